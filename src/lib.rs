@@ -1,0 +1,27 @@
+//! pulsegate: a drop-in Apache Pulsar gateway and broker in one binary.
+//!
+//! The modules, lowest layer first; imports only point down (checked by `tests/layering.rs`):
+//!
+//! - [`naming`]: topic, namespace and broker names as types.
+//! - [`protocol`]: the Pulsar wire protocol, sans-IO: frames, commands, message metadata, batches.
+//! - [`config`]: files, environment and flags into typed settings.
+//! - [`telemetry`]: logging and the metric registry.
+//! - [`net`]: sockets: listener, frame reader, outbound lanes.
+//! - [`http`]: the small HTTP server under `/metrics` and the health endpoints.
+//! - [`client`]: our outgoing Pulsar connection.
+//! - [`gateway`]: the protocol-aware TCP gateway.
+//! - [`app`]: the composition root: wiring, phases, signals.
+//! - [`cli`]: the command line.
+
+pub mod app;
+pub mod cli;
+pub mod client;
+pub mod config;
+pub mod gateway;
+pub mod http;
+pub mod naming;
+pub mod net;
+pub mod protocol;
+pub mod telemetry;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -1,0 +1,3 @@
+//! The `pulsegate` binary.
+
+fn main() {}
