@@ -1,0 +1,1 @@
+//! Commands: a `BaseCommand` as an enum.

@@ -1,0 +1,1 @@
+//! Writing commands as frames.

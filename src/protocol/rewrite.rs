@@ -1,0 +1,1 @@
+//! Changing single fields of an encoded command.

@@ -1,0 +1,1 @@
+//! The map from our errors to the error codes of the protocol.
