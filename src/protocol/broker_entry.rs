@@ -30,7 +30,9 @@ pub fn take_encoded(payload: &mut Bytes) -> Result<Option<Bytes>, BrokerEntryErr
     }
     let mut rest = payload.slice(MAGIC_LEN..);
     let available = rest.len();
-    let size = rest.try_get_u32().map_err(|_| BrokerEntryError::Truncated { size: 0, available })?;
+    let size = rest
+        .try_get_u32()
+        .map_err(|_| BrokerEntryError::Truncated { size: 0, available })?;
     let available = rest.len();
     match usize::try_from(size) {
         Ok(len) if len <= available => {
@@ -91,7 +93,10 @@ mod tests {
     fn takes_the_block_and_leaves_the_message() {
         let mut payload = Bytes::from_static(b"\x0e\x02\0\0\0\x04\x08\x07\x10\x05\x0e\x01rest");
         let metadata = take(&mut payload).unwrap().unwrap();
-        assert_eq!((metadata.broker_timestamp, metadata.index), (Some(7), Some(5)));
+        assert_eq!(
+            (metadata.broker_timestamp, metadata.index),
+            (Some(7), Some(5))
+        );
         assert_eq!(payload, &b"\x0e\x01rest"[..]);
     }
 
@@ -113,7 +118,10 @@ mod tests {
         ];
         for (bytes, size, available) in cases {
             let mut payload = Bytes::from_static(bytes);
-            assert_eq!(take(&mut payload), Err(BrokerEntryError::Truncated { size, available }));
+            assert_eq!(
+                take(&mut payload),
+                Err(BrokerEntryError::Truncated { size, available })
+            );
             assert_eq!(payload, bytes);
         }
     }
@@ -121,7 +129,10 @@ mod tests {
     #[test]
     fn refuses_a_block_that_does_not_decode() {
         let mut payload = Bytes::from_static(b"\x0e\x02\0\0\0\x01\xff");
-        assert!(matches!(take(&mut payload), Err(BrokerEntryError::Decode(_))));
+        assert!(matches!(
+            take(&mut payload),
+            Err(BrokerEntryError::Decode(_))
+        ));
     }
 
     proptest! {

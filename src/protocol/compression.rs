@@ -58,7 +58,11 @@ pub fn decompress(
         return Ok(data.clone());
     }
     if size > largest_output(codec, data.len()) {
-        return Err(CompressionError::Implausible { codec, claimed, compressed: data.len() });
+        return Err(CompressionError::Implausible {
+            codec,
+            claimed,
+            compressed: data.len(),
+        });
     }
     if data.is_empty() {
         // `size` is zero then. Some encoders make nothing of nothing, which not all decoders take.
@@ -95,7 +99,9 @@ fn largest_output(codec: CompressionType, compressed: usize) -> usize {
 fn compress_zlib(data: &Bytes) -> Result<Bytes, CompressionError> {
     use std::io::Write;
 
-    let error = |_| CompressionError::Encoder { codec: CompressionType::Zlib };
+    let error = |_| CompressionError::Encoder {
+        codec: CompressionType::Zlib,
+    };
     let output = Vec::with_capacity(data.len() / 2 + 64);
     let mut encoder = flate2::write::ZlibEncoder::new(output, flate2::Compression::default());
     encoder.write_all(data).map_err(error)?;
@@ -105,21 +111,31 @@ fn compress_zlib(data: &Bytes) -> Result<Bytes, CompressionError> {
 fn decompress_lz4(data: &[u8], size: usize) -> Result<Vec<u8>, CompressionError> {
     let codec = CompressionType::Lz4;
     let mut output = vec![0; size];
-    let written = lz4_flex::block::decompress_into(data, &mut output).map_err(|error| match error {
-        lz4_flex::block::DecompressError::OutputTooSmall { .. } => {
-            CompressionError::SizeMismatch { codec, claimed: size, actual: None }
-        }
-        _ => CompressionError::Corrupt { codec },
-    })?;
+    let written =
+        lz4_flex::block::decompress_into(data, &mut output).map_err(|error| match error {
+            lz4_flex::block::DecompressError::OutputTooSmall { .. } => {
+                CompressionError::SizeMismatch {
+                    codec,
+                    claimed: size,
+                    actual: None,
+                }
+            }
+            _ => CompressionError::Corrupt { codec },
+        })?;
     exactly(codec, output, written)
 }
 
 fn decompress_snappy(data: &[u8], size: usize) -> Result<Vec<u8>, CompressionError> {
     let codec = CompressionType::Snappy;
     // The block states its own size; both claims must agree before memory is spent on either.
-    let stated = snap::raw::decompress_len(data).map_err(|_| CompressionError::Corrupt { codec })?;
+    let stated =
+        snap::raw::decompress_len(data).map_err(|_| CompressionError::Corrupt { codec })?;
     if stated != size {
-        return Err(CompressionError::SizeMismatch { codec, claimed: size, actual: Some(stated) });
+        return Err(CompressionError::SizeMismatch {
+            codec,
+            claimed: size,
+            actual: Some(stated),
+        });
     }
     let mut output = vec![0; size];
     let written = snap::raw::Decoder::new()
@@ -149,7 +165,11 @@ fn decompress_zlib(data: &[u8], size: usize) -> Result<Vec<u8>, CompressionError
     let rest = data.get(consumed(&decoder)..).unwrap_or_default();
     let mut spare = [0];
     if written == size && inflate(&mut decoder, rest, &mut spare)? > 0 {
-        return Err(CompressionError::SizeMismatch { codec, claimed: size, actual: None });
+        return Err(CompressionError::SizeMismatch {
+            codec,
+            claimed: size,
+            actual: None,
+        });
     }
     exactly(codec, output, written)
 }
@@ -165,7 +185,9 @@ fn inflate(
         let (read_before, written_before) = (decoder.total_in(), decoder.total_out());
         let status = decoder
             .decompress(input, room, FlushDecompress::None)
-            .map_err(|_| CompressionError::Corrupt { codec: CompressionType::Zlib })?;
+            .map_err(|_| CompressionError::Corrupt {
+                codec: CompressionType::Zlib,
+            })?;
         let read = usize::try_from(decoder.total_in() - read_before).unwrap_or(usize::MAX);
         let wrote = usize::try_from(decoder.total_out() - written_before).unwrap_or(usize::MAX);
         written += wrote;
@@ -190,7 +212,11 @@ fn exactly(
         Ok(output)
     } else {
         let claimed = output.len();
-        Err(CompressionError::SizeMismatch { codec, claimed, actual: Some(written) })
+        Err(CompressionError::SizeMismatch {
+            codec,
+            claimed,
+            actual: Some(written),
+        })
     }
 }
 

@@ -35,7 +35,9 @@ fn java_input(name: &str) -> Bytes {
 }
 
 fn from_hex(text: &str) -> Bytes {
-    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
+    (0..text.len() / 2)
+        .map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
+        .collect()
 }
 
 fn size_of(data: &Bytes) -> u32 {
@@ -59,7 +61,11 @@ fn reads_the_blocks_of_the_java_client() {
         };
         let data = java_input(words.next().unwrap());
         let block = from_hex(words.next().unwrap_or(""));
-        assert_eq!(decompress(codec, &block, size_of(&data), LIMIT), Ok(data), "{line:.20}");
+        assert_eq!(
+            decompress(codec, &block, size_of(&data), LIMIT),
+            Ok(data),
+            "{line:.20}"
+        );
         read += 1;
     }
     assert_eq!(read, 20);
@@ -81,7 +87,10 @@ fn print_blocks_for_java() {
 #[test]
 fn without_compression_the_claimed_size_is_ignored_and_nothing_copied() {
     let data = Bytes::from_static(b"abc");
-    assert_eq!(compress(CompressionType::None, &data).unwrap().as_ptr(), data.as_ptr());
+    assert_eq!(
+        compress(CompressionType::None, &data).unwrap().as_ptr(),
+        data.as_ptr()
+    );
     let output = decompress(CompressionType::None, &data, 77, 3).unwrap();
     assert_eq!(output.as_ptr(), data.as_ptr());
     let error = CompressionError::TooLarge { size: 3, limit: 2 };
@@ -93,22 +102,41 @@ fn refuses_a_claim_above_the_limit() {
     for codec in &CODECS[1..] {
         let (data, block) = packed(*codec);
         let limit = data.len() - 1;
-        let error = CompressionError::TooLarge { size: data.len(), limit };
-        assert_eq!(decompress(*codec, &block, size_of(&data), limit), Err(error));
-        assert_eq!(decompress(*codec, &block, size_of(&data), data.len()), Ok(data));
+        let error = CompressionError::TooLarge {
+            size: data.len(),
+            limit,
+        };
+        assert_eq!(
+            decompress(*codec, &block, size_of(&data), limit),
+            Err(error)
+        );
+        assert_eq!(
+            decompress(*codec, &block, size_of(&data), data.len()),
+            Ok(data)
+        );
     }
 }
 
 #[test]
 fn refuses_a_claim_that_so_little_data_cannot_hold() {
-    for codec in [CompressionType::Lz4, CompressionType::Zlib, CompressionType::Snappy] {
+    for codec in [
+        CompressionType::Lz4,
+        CompressionType::Zlib,
+        CompressionType::Snappy,
+    ] {
         let (_, block) = packed(codec);
         let error = decompress(codec, &block, u32::MAX, usize::MAX).unwrap_err();
-        assert!(matches!(error, CompressionError::Implausible { .. }), "{error}");
+        assert!(
+            matches!(error, CompressionError::Implausible { .. }),
+            "{error}"
+        );
     }
     let block = Bytes::from_static(&[0; 4]);
     let error = decompress(CompressionType::Zstd, &block, u32::MAX, usize::MAX).unwrap_err();
-    assert!(matches!(error, CompressionError::Implausible { .. }), "{error}");
+    assert!(
+        matches!(error, CompressionError::Implausible { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -134,7 +162,12 @@ fn reads_a_zlib_stream_without_its_end_but_not_without_data() {
     // The last four bytes are the Adler-32 checksum.
     let without_checksum = block.slice(..block.len() - 4);
     assert_eq!(
-        decompress(CompressionType::Zlib, &without_checksum, size_of(&data), LIMIT),
+        decompress(
+            CompressionType::Zlib,
+            &without_checksum,
+            size_of(&data),
+            LIMIT
+        ),
         Ok(data.clone())
     );
     let cut = block.slice(..block.len() / 2);
@@ -146,8 +179,15 @@ fn the_densest_blocks_of_each_codec_are_plausible() {
     let data = Bytes::from(vec![0; 8 << 20]);
     for codec in CODECS {
         let block = compress(codec, &data).unwrap();
-        assert!(data.len() <= largest_output(codec, block.len()), "{codec:?} {}", block.len());
-        assert_eq!(decompress(codec, &block, size_of(&data), data.len()).as_ref(), Ok(&data));
+        assert!(
+            data.len() <= largest_output(codec, block.len()),
+            "{codec:?} {}",
+            block.len()
+        );
+        assert_eq!(
+            decompress(codec, &block, size_of(&data), data.len()).as_ref(),
+            Ok(&data)
+        );
     }
 }
 
