@@ -1,1 +1,3 @@
-//! Placeholder.
+//! What tests, benches and fuzz targets share. Nothing outside them uses it: the feature `testing` switches it on.
+
+pub mod fuzz;
