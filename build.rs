@@ -1,10 +1,13 @@
 //! Compiles `proto/` into Rust types, without a `protoc` executable.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::error::Error;
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use protox::Compiler;
+use protox::prost_reflect::{Cardinality, DescriptorPool, Kind, MessageDescriptor};
 
 const PROTO_FILES: [&str; 3] = [
     "PulsarApi.proto",
@@ -12,10 +15,16 @@ const PROTO_FILES: [&str; 3] = [
     "MLDataFormats.proto",
 ];
 
-/// The message whose fields are boxed: it has some sixty of them, and at most one is set.
-const ENVELOPE: &str = "BaseCommand";
-/// The only field of the envelope that is not a message.
-const TYPE_FIELD: i32 = 1;
+/// The message whose sub-messages are boxed: it has some sixty of them, and at most one is set.
+const ENVELOPE: &str = "pulsar.proto.BaseCommand";
+
+/// Messages with credentials: their `Debug` is written by hand in `src/protocol/proto.rs`, so that none gets into a log.
+const WITH_CREDENTIALS: [&str; 4] = [
+    "pulsar.proto.AuthData",
+    "pulsar.proto.CommandConnect",
+    "pulsar.proto.CommandLookupTopic",
+    "pulsar.proto.CommandPartitionedTopicMetadata",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
@@ -30,25 +39,109 @@ fn main() -> Result<(), Box<dyn Error>> {
         out_dir.join("descriptors.bin"),
         compiler.encode_file_descriptor_set(),
     )?;
+    std::fs::write(
+        out_dir.join("required.rs"),
+        required_fields(&compiler.descriptor_pool())?,
+    )?;
 
-    let descriptors = compiler.file_descriptor_set();
     let mut config = prost_build::Config::new();
     config.bytes(["."]);
-    for file in &descriptors.file {
-        for message in file
-            .message_type
-            .iter()
-            .filter(|message| message.name() == ENVELOPE)
-        {
-            for field in message
-                .field
-                .iter()
-                .filter(|field| field.number() != TYPE_FIELD)
+    config.skip_debug(WITH_CREDENTIALS.map(|name| format!(".{name}")));
+    let envelope = compiler
+        .descriptor_pool()
+        .get_message_by_name(ENVELOPE)
+        .ok_or("no envelope")?;
+    for field in envelope
+        .fields()
+        .filter(|field| matches!(field.kind(), Kind::Message(_)))
+    {
+        config.boxed(format!(".{}", field.full_name()));
+    }
+    config.compile_fds(compiler.file_descriptor_set())?;
+    Ok(())
+}
+
+/// The tables that `src/protocol/required.rs` checks messages with.
+fn required_fields(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
+    let places: BTreeMap<String, usize> = pool
+        .all_messages()
+        .enumerate()
+        .map(|(place, message)| (message.full_name().to_owned(), place))
+        .collect();
+    let mut out = String::from(
+        "/// By message, in the order of the descriptors.\nconst REQUIREMENTS: &[Requirement] = &[\n",
+    );
+    for message in pool.all_messages() {
+        let mut fields = 0_u64;
+        let mut messages = Vec::new();
+        for field in message.fields() {
+            if field.cardinality() == Cardinality::Required {
+                fields |= 1_u64
+                    .checked_shl(field.number())
+                    .ok_or("a required field above 63")?;
+            }
+            if let Kind::Message(inner) = field.kind()
+                && needs_something(&inner)
             {
-                config.boxed(format!(".{}.{ENVELOPE}.{}", file.package(), field.name()));
+                messages.push((
+                    field.number(),
+                    *places
+                        .get(inner.full_name())
+                        .ok_or("an undeclared message")?,
+                ));
             }
         }
+        if message.full_name() == ENVELOPE {
+            messages.clear();
+        }
+        writeln!(out, "    // {}", message.full_name())?;
+        writeln!(
+            out,
+            "    Requirement {{ fields: {fields}, messages: &{messages:?} }},"
+        )?;
     }
-    config.compile_fds(descriptors)?;
-    Ok(())
+    out.push_str("];\n\n/// The place of the sub-message of a command type.\n");
+    out.push_str("fn requirement_of_command(command_type: i32) -> Option<usize> {\n    match command_type {\n");
+    let envelope = pool.get_message_by_name(ENVELOPE).ok_or("no envelope")?;
+    for field in envelope.fields() {
+        if let Kind::Message(inner) = field.kind() {
+            writeln!(
+                out,
+                "        {} => Some({}),",
+                field.number(),
+                *places
+                    .get(inner.full_name())
+                    .ok_or("an undeclared message")?
+            )?;
+        }
+    }
+    out.push_str("        _ => None,\n    }\n}\n");
+    for (constant, message) in [
+        ("MESSAGE_METADATA", "MessageMetadata"),
+        ("SINGLE_MESSAGE_METADATA", "SingleMessageMetadata"),
+    ] {
+        let place = places
+            .get(&format!("pulsar.proto.{message}"))
+            .ok_or("no message metadata")?;
+        writeln!(
+            out,
+            "\n/// The place of `{message}`.\nconst {constant}: usize = {place};"
+        )?;
+    }
+    Ok(out)
+}
+
+/// Whether a message, or one inside it, has a required field.
+fn needs_something(message: &MessageDescriptor) -> bool {
+    fn search(message: &MessageDescriptor, seen: &mut Vec<String>) -> bool {
+        if seen.iter().any(|name| name == message.full_name()) {
+            return false;
+        }
+        seen.push(message.full_name().to_owned());
+        message.fields().any(|field| {
+            field.cardinality() == Cardinality::Required
+                || matches!(field.kind(), Kind::Message(inner) if search(&inner, seen))
+        })
+    }
+    search(message, &mut Vec::new())
 }

@@ -15,6 +15,8 @@ pub mod frame;
 pub mod head;
 pub mod message;
 pub mod proto;
+pub mod required;
 pub mod rewrite;
 pub mod server_error;
 pub mod version;
+pub mod wire;
