@@ -48,10 +48,13 @@ fn messages_are_those_of_pulsar() {
             "{name}: encoded by Pulsar (left) and by us (right)"
         );
     }
+    let ours = descriptions();
+    let only_ours: Vec<_> = ours.difference(&answer.descriptions).collect();
+    let only_theirs: Vec<_> = answer.descriptions.difference(&ours).collect();
     assert_eq!(
-        descriptions(),
-        answer.descriptions,
-        "declared here (left) and in Pulsar (right)"
+        (only_ours, only_theirs),
+        (Vec::new(), Vec::new()),
+        "only in proto/ (first), only in Pulsar (second)"
     );
     assert_eq!(
         names(&answer.filled),
