@@ -181,10 +181,16 @@ fn a_missing_required_field_is_refused() {
 
     let metadata = pb::SingleMessageMetadata::default().encode_to_vec();
     assert_eq!(required::check_single_message_metadata(&metadata), Ok(()));
-    assert_eq!(required::check_single_message_metadata(&[]), Err(3));
+    assert_eq!(
+        required::check_single_message_metadata(&[]),
+        Err(required::Violation::Missing(3))
+    );
     let metadata = pb::MessageMetadata::default().encode_to_vec();
     assert_eq!(required::check_message_metadata(&metadata), Ok(()));
-    assert_eq!(required::check_message_metadata(&metadata[2..]), Err(1));
+    assert_eq!(
+        required::check_message_metadata(&metadata[2..]),
+        Err(required::Violation::Missing(1))
+    );
 }
 
 #[test]
