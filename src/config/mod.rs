@@ -1,1 +1,5 @@
-//! Placeholder.
+//! Settings: defaults, files, environment and flags into typed, validated structs.
+
+mod settings;
+
+pub use settings::{GatewaySettings, HttpSettings};
