@@ -382,7 +382,8 @@ mod tests {
             prop_assert_eq!(topic.to_string(), text);
             if let Some(number) = partition {
                 prop_assert_eq!(topic.partition(), Some(u32::from(number)));
-                prop_assert_eq!(topic.partitioned_topic().local_name(), local);
+                let partitioned = topic.partitioned_topic();
+                prop_assert_eq!(partitioned.local_name(), local);
             }
         }
 
