@@ -13,6 +13,11 @@ pub mod lookup;
 pub mod pool;
 mod state;
 
+#[cfg(test)]
+mod connection_tests;
+#[cfg(test)]
+mod pool_tests;
+
 pub use backoff::{Backoff, BackoffPolicy};
 pub use connection::{ChallengeHook, Connection, ConnectionEvents, ConnectionOptions};
 pub use error::{CloseReason, ConnectError, RequestError};

@@ -119,7 +119,7 @@ impl<W> ConnectionState<W> {
         if self.keep_alive.ping_unanswered && reading {
             return KeepAliveAction::Close;
         }
-        self.keep_alive.ping_unanswered = true;
+        self.keep_alive.ping_unanswered = reading;
         KeepAliveAction::SendPing
     }
 
@@ -144,4 +144,137 @@ impl<W> ConnectionState<W> {
 struct KeepAlive {
     /// We sent a PING and nothing has come since.
     ping_unanswered: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_frame<W>(
+        state: &mut ConnectionState<W>,
+        command_type: Type,
+        request_id: u64,
+    ) -> Incoming<W> {
+        state.on_frame(command_type.into(), Some(request_id))
+    }
+
+    #[test]
+    fn an_answer_finds_its_request_whatever_its_type() {
+        let mut state = ConnectionState::new(10);
+        let metadata = state.register("metadata").unwrap();
+        let lookup = state.register("lookup").unwrap();
+        assert_eq!(
+            on_frame(&mut state, Type::LookupResponse, metadata),
+            Incoming::Answer("metadata")
+        );
+        assert_eq!(
+            on_frame(&mut state, Type::Error, lookup),
+            Incoming::Answer("lookup")
+        );
+        assert_eq!(state.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_second_answer_and_one_to_a_forgotten_request_are_late() {
+        let mut state = ConnectionState::new(10);
+        let answered = state.register(()).unwrap();
+        let forgotten = state.register(()).unwrap();
+        state.forget(forgotten);
+        assert_eq!(
+            on_frame(&mut state, Type::Success, answered),
+            Incoming::Answer(())
+        );
+        assert_eq!(
+            on_frame(&mut state, Type::Success, answered),
+            Incoming::Late
+        );
+        assert_eq!(
+            on_frame(&mut state, Type::Success, forgotten),
+            Incoming::Late
+        );
+    }
+
+    #[test]
+    fn what_answers_nothing_is_unsolicited() {
+        let mut state = ConnectionState::new(10);
+        let request = state.register(()).unwrap();
+        assert_eq!(
+            on_frame(&mut state, Type::Success, request + 1),
+            Incoming::Unsolicited
+        );
+        assert_eq!(
+            state.on_frame(Type::Message.into(), None),
+            Incoming::Unsolicited
+        );
+        assert_eq!(
+            on_frame(&mut state, Type::CloseConsumer, request),
+            Incoming::Unsolicited
+        );
+        assert_eq!(state.on_frame(9999, None), Incoming::Unsolicited);
+        assert_eq!(state.in_flight(), 1);
+    }
+
+    #[test]
+    fn an_error_without_a_request_is_of_the_connection() {
+        let mut state = ConnectionState::<()>::new(10);
+        assert_eq!(
+            on_frame(&mut state, Type::Error, CONNECTION_REQUEST_ID),
+            Incoming::ConnectionError
+        );
+    }
+
+    #[test]
+    fn requests_in_flight_are_bounded() {
+        let mut state = ConnectionState::new(2);
+        let first = state.register(()).unwrap();
+        state.register(()).unwrap();
+        assert!(matches!(state.register(()), Err(RegisterError::TooMany)));
+        on_frame(&mut state, Type::Success, first);
+        assert!(state.register(()).is_ok());
+    }
+
+    #[test]
+    fn the_end_returns_all_waiters_in_order_and_keeps_its_first_reason() {
+        let mut state = ConnectionState::new(10);
+        for waiter in 0..5 {
+            state.register(waiter).unwrap();
+        }
+        assert_eq!(state.end(CloseReason::KeepAliveTimeout), [0, 1, 2, 3, 4]);
+        assert!(state.end(CloseReason::Local).is_empty());
+        assert!(matches!(state.ended(), Some(CloseReason::KeepAliveTimeout)));
+        let refused = state.register(6);
+        assert!(matches!(
+            refused,
+            Err(RegisterError::Ended(CloseReason::KeepAliveTimeout))
+        ));
+    }
+
+    #[test]
+    fn silence_for_a_whole_interval_after_a_ping_closes() {
+        let mut state = ConnectionState::<()>::new(1);
+        assert_eq!(state.on_keep_alive_tick(true), KeepAliveAction::SendPing);
+        assert_eq!(state.on_keep_alive_tick(true), KeepAliveAction::Close);
+    }
+
+    #[test]
+    fn any_frame_shows_that_the_broker_lives() {
+        let mut state = ConnectionState::<()>::new(1);
+        for command_type in [Type::Pong, Type::Ping, Type::Message, Type::Success] {
+            assert_eq!(state.on_keep_alive_tick(true), KeepAliveAction::SendPing);
+            state.on_frame(command_type.into(), None);
+        }
+        state.on_keep_alive_tick(true);
+        state.on_interim_answer();
+        assert_eq!(state.on_keep_alive_tick(true), KeepAliveAction::SendPing);
+    }
+
+    #[test]
+    fn silence_while_we_do_not_read_does_not_count() {
+        let mut state = ConnectionState::<()>::new(1);
+        for _ in 0..3 {
+            assert_eq!(state.on_keep_alive_tick(false), KeepAliveAction::SendPing);
+        }
+        assert_eq!(state.on_keep_alive_tick(true), KeepAliveAction::SendPing);
+        assert_eq!(state.on_keep_alive_tick(true), KeepAliveAction::Close);
+    }
 }

@@ -525,3 +525,6 @@ const BATCH_FRAMES: usize = 128;
 const BATCH_BYTES: usize = 256 * 1024;
 /// What a frame counts beyond its bytes, so that empty ones are bounded as well.
 const FRAME_OVERHEAD: usize = 64;
+
+#[cfg(test)]
+mod tests;
