@@ -236,7 +236,7 @@ impl Builder {
                     "not supported by this version: discovery of brokers through a metadata store",
                 )
                 .expected("the brokers in brokerServiceURL or --broker"),
-                None => Problem::new(Origin::Settings, key, "missing").expected(SERVICE_URL),
+                None => Problem::new(self.origin(key), key, "missing").expected(SERVICE_URL),
             });
             return None;
         };

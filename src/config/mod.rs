@@ -14,6 +14,9 @@ mod settings;
 mod source_file;
 mod yaml;
 
+#[cfg(test)]
+mod tests;
+
 pub use build::{LoadedGateway, load_gateway};
 pub use keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 pub use problem::{ConfigErrors, Origin, Problem};

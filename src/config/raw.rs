@@ -12,8 +12,8 @@ use super::source_file::{self, Entry, FileFormat};
 pub struct Sources {
     /// `--config FILE`: YAML, or Apache Pulsar's key=value form.
     pub file: Option<PathBuf>,
-    /// The environment. Only `PULSAR_PREFIX_<setting>` and `PULSEGATE_<setting>` are looked at, the latter winning;
-    /// `PULSEGATE_LOG` is not a setting.
+    /// The environment. Only `PULSAR_PREFIX_<setting>` and `PULSEGATE_<setting>` are looked at, the latter
+    /// winning; names in capitals only are no settings.
     pub environment: Vec<(String, String)>,
     /// The arguments of `--set`, each `KEY=VALUE`.
     pub sets: Vec<String>,
@@ -74,17 +74,15 @@ impl RawSettings {
             (OUR_PREFIX, Unknown::Refused),
         ] {
             for (name, value) in &sources.environment {
-                match name.strip_prefix(prefix) {
-                    Some(key) if !key.is_empty() && name != LOG_VARIABLE => {
-                        raw.add(
-                            key,
-                            value,
-                            Origin::Environment { name: name.clone() },
-                            unknown,
-                        );
-                    }
-                    _ => {}
-                }
+                let Some(key) = name.strip_prefix(prefix).filter(|key| is_setting_like(key)) else {
+                    continue;
+                };
+                raw.add(
+                    key,
+                    value,
+                    Origin::Environment { name: name.clone() },
+                    unknown,
+                );
             }
         }
         for set in &sources.sets {
@@ -224,6 +222,13 @@ impl RawSettings {
     }
 }
 
+/// Whether a variable's name after its prefix can be meant as a setting. Settings have lower-case letters; variables in
+/// capitals are others' or ours: Kubernetes gives every container `PULSEGATE_PORT` and the like beside a service of the
+/// name pulsegate, and `PULSEGATE_LOG` is the log level.
+fn is_setting_like(key: &str) -> bool {
+    key.bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
 /// A name in a message: strangers' names are cut and cannot break the line.
 fn shown(key: &str) -> String {
     const SHOWN: usize = 80;
@@ -234,5 +239,3 @@ fn shown(key: &str) -> String {
 
 const APACHE_PREFIX: &str = "PULSAR_PREFIX_";
 const OUR_PREFIX: &str = "PULSEGATE_";
-/// The log level's variable; it has our prefix but is no setting.
-const LOG_VARIABLE: &str = "PULSEGATE_LOG";

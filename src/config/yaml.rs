@@ -3,14 +3,18 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_yaml::Value;
+use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::source_file::{Entry, SyntaxProblem};
 
 /// All entries, in order, repetitions included, and what could not be read. A list becomes its items joined by commas,
 /// the form that Apache's files have.
 pub(super) fn parse(text: &str) -> (Vec<Entry>, Vec<SyntaxProblem>) {
+    if let Some(line) = too_deep(text) {
+        let what =
+            "brackets are nested too deeply; expected a value or a list of values for each setting";
+        return (Vec::new(), vec![problem(Some(line), None, what)]);
+    }
     let document: Document = match serde_yaml::from_str(text) {
         Ok(document) => document,
         Err(error) => {
@@ -28,7 +32,7 @@ pub(super) fn parse(text: &str) -> (Vec<Entry>, Vec<SyntaxProblem>) {
     let mut entries = Vec::new();
     let mut problems = Vec::new();
     for (key, value) in document.0 {
-        let Some(key) = scalar(&key) else {
+        let Node::Scalar(key) = key else {
             problems.push(problem(
                 None,
                 None,
@@ -44,9 +48,9 @@ pub(super) fn parse(text: &str) -> (Vec<Entry>, Vec<SyntaxProblem>) {
             .get(key.as_str())
             .and_then(|found| found.get(*occurrence))
             .copied();
-        match flatten(&value) {
-            Some(value) => entries.push(Entry { key, value, line }),
-            None => problems.push(problem(
+        match value {
+            Node::Scalar(value) | Node::List(value) => entries.push(Entry { key, value, line }),
+            Node::Nested => problems.push(problem(
                 line,
                 Some(key),
                 "the value is a mapping or holds one; expected a value or a list of values (settings are not nested)",
@@ -64,24 +68,22 @@ fn problem(line: Option<usize>, key: Option<String>, what: &str) -> SyntaxProble
     }
 }
 
-fn flatten(value: &Value) -> Option<String> {
-    match value {
-        Value::Sequence(items) => {
-            let items: Option<Vec<String>> = items.iter().map(scalar).collect();
-            Some(items?.join(","))
+/// The line where brackets pass a depth that no settings file has. The parser's time grows with the square of it.
+fn too_deep(text: &str) -> Option<usize> {
+    let mut depth: usize = 0;
+    for (index, line) in text.lines().enumerate() {
+        for byte in line.bytes() {
+            match byte {
+                b'[' | b'{' => depth += 1,
+                b']' | b'}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth > BRACKET_DEPTH_MAX {
+                return Some(index + 1);
+            }
         }
-        other => scalar(other),
     }
-}
-
-fn scalar(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => Some(String::new()),
-        Value::Bool(value) => Some(value.to_string()),
-        Value::Number(value) => Some(value.to_string()),
-        Value::String(value) => Some(value.clone()),
-        Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => None,
-    }
+    None
 }
 
 /// The lines on which each top-level key stands. The parser does not tell where a key is, so they are found in the
@@ -109,7 +111,7 @@ fn key_lines(text: &str) -> HashMap<&str, Vec<usize>> {
 }
 
 /// A mapping that keeps repeated keys, so that they can be reported with their lines.
-struct Document(Vec<(Value, Value)>);
+struct Document(Vec<(Node, Node)>);
 
 impl<'de> Deserialize<'de> for Document {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -130,14 +132,144 @@ impl<'de> Visitor<'de> for DocumentVisitor {
         Ok(Document(Vec::new()))
     }
 
+    fn visit_none<E>(self) -> Result<Document, E> {
+        Ok(Document(Vec::new()))
+    }
+
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
-        let mut pairs = Vec::new();
-        while let Some(pair) = map.next_entry()? {
-            pairs.push(pair);
+        let mut pairs: Vec<(Node, Node)> = Vec::new();
+        let mut bytes: usize = 0;
+        while let Some((key, value)) = map.next_entry()? {
+            bytes = bytes
+                .saturating_add(key_or_value_len(&key))
+                .saturating_add(key_or_value_len(&value));
+            if bytes > VALUE_BYTES_MAX {
+                return Err(de::Error::custom("aliases repeat values too often"));
+            }
+            pairs.push((key, value));
         }
         Ok(Document(pairs))
     }
 }
+
+/// A key or a value as text; what is nested is skipped, not kept.
+#[derive(Debug, PartialEq, Eq)]
+enum Node {
+    Scalar(String),
+    /// The items, joined by commas.
+    List(String),
+    Nested,
+}
+
+fn key_or_value_len(node: &Node) -> usize {
+    match node {
+        Node::Scalar(text) | Node::List(text) => text.len(),
+        Node::Nested => 0,
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value or a list of values")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Scalar(String::new()))
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Scalar(String::new()))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Scalar(value.to_string()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.to_string()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.to_string()))
+    }
+
+    fn visit_u128<E>(self, value: u128) -> Result<Node, E> {
+        Ok(Node::Scalar(value.to_string()))
+    }
+
+    fn visit_i128<E>(self, value: i128) -> Result<Node, E> {
+        Ok(Node::Scalar(value.to_string()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Scalar(value.to_string()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+        Ok(Node::Scalar(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut joined = String::new();
+        let mut first = true;
+        let mut nested = false;
+        while let Some(item) = items.next_element::<Item>()? {
+            match item.0 {
+                Some(text) => {
+                    if !first {
+                        joined.push(',');
+                    }
+                    first = false;
+                    joined.push_str(&text);
+                }
+                None => nested = true,
+            }
+        }
+        Ok(if nested {
+            Node::Nested
+        } else {
+            Node::List(joined)
+        })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Node::Nested)
+    }
+
+    fn visit_enum<A: de::EnumAccess<'de>>(self, tagged: A) -> Result<Node, A::Error> {
+        let (IgnoredAny, content) = tagged.variant()?;
+        let IgnoredAny = de::VariantAccess::newtype_variant(content)?;
+        Ok(Node::Nested)
+    }
+}
+
+/// An item of a list: a scalar, or `None` for anything deeper.
+struct Item(Option<String>);
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Node::deserialize(deserializer)? {
+            Node::Scalar(text) => Self(Some(text)),
+            Node::List(_) | Node::Nested => Self(None),
+        })
+    }
+}
+
+/// Deepest nesting of brackets that is parsed at all.
+const BRACKET_DEPTH_MAX: usize = 64;
+/// Bytes that all keys and values may have together; more than a file has only when aliases repeat them.
+const VALUE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -241,8 +373,31 @@ mod tests {
 
     #[test]
     fn deep_nesting_is_an_error() {
-        let (_, problems) = parse(&format!("a: {}", "[".repeat(100_000)));
-        assert_eq!(problems.len(), 1);
+        for (open, count) in [
+            ("[", 100_000),
+            ("{", 100_000),
+            ("- ", 20_000),
+            ("? ", 20_000),
+            ("[", BRACKET_DEPTH_MAX),
+        ] {
+            let (entries, problems) = parse(&format!("a: 1\nb:\n  {}", open.repeat(count)));
+            assert!(entries.len() <= 1, "{open}");
+            assert_eq!(problems.len(), 1, "{open}");
+        }
+    }
+
+    #[test]
+    fn repeated_aliases_of_a_long_list_are_an_error() {
+        let mut text = format!("a: &a [{}]\n", vec!["x".repeat(100); 1000].join(","));
+        for number in 0..1000 {
+            text.push_str(&format!("b{number}: *a\n"));
+        }
+        let (entries, problems) = parse(&text);
+        assert!(entries.is_empty());
+        assert!(
+            problems[0].what.contains("aliases repeat values"),
+            "{problems:?}"
+        );
     }
 
     proptest! {

@@ -6,6 +6,8 @@
 mod phase;
 mod router;
 mod server;
+#[cfg(test)]
+mod tests;
 
 pub use phase::{Phase, PhaseSender, Phases, phases};
 pub use router::{Response, Router};

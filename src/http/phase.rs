@@ -24,7 +24,7 @@ impl Phase {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Serving => "serving",
-            Self::NotReady => "not ready",
+            Self::NotReady => "shutting down",
             Self::Draining => "draining",
             Self::Stopped => "stopped",
         }

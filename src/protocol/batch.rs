@@ -10,7 +10,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use crate::protocol::compression::{self, CompressionError};
+use crate::protocol::message;
 use crate::protocol::proto::pulsar::{CompressionType, MessageMetadata, SingleMessageMetadata};
+use crate::protocol::required;
 
 /// Iterates over the messages of a batch.
 ///
@@ -30,7 +32,7 @@ impl BatchReader {
     /// # Errors
     /// [`BatchError::Count`] when `count` is not positive or so large that `payload` cannot hold as many messages.
     pub fn new(payload: Bytes, count: i32) -> Result<Self, BatchError> {
-        let most = payload.len() / SIZE_FIELD_LEN;
+        let most = payload.len() / MESSAGE_LEN_MIN;
         let error = BatchError::Count { count, most };
         let remaining = u32::try_from(count).map_err(|_| error.clone())?;
         if remaining == 0 || usize::try_from(remaining).is_ok_and(|remaining| remaining > most) {
@@ -52,7 +54,7 @@ impl BatchReader {
                 return Err(BatchError::MetadataBeyondBatch { size, available });
             }
         };
-        let metadata = SingleMessageMetadata::decode(self.rest.split_to(metadata_len))?;
+        let metadata = decode_metadata(self.rest.split_to(metadata_len))?;
         let size = metadata.payload_size;
         let payload = match usize::try_from(size) {
             Ok(len) if len <= self.rest.len() => self.rest.split_to(len),
@@ -87,6 +89,15 @@ impl Iterator for BatchReader {
 }
 
 impl std::iter::FusedIterator for BatchReader {}
+
+fn decode_metadata(encoded: Bytes) -> Result<SingleMessageMetadata, BatchError> {
+    if message::has_too_many_elements(&encoded) {
+        return Err(BatchError::TooManyElements);
+    }
+    required::check_single_message_metadata(&encoded)
+        .map_err(|field| BatchError::RequiredFieldMissing { field })?;
+    Ok(SingleMessageMetadata::decode(encoded)?)
+}
 
 /// Collects messages and makes one batch of them.
 #[derive(Debug)]
@@ -263,6 +274,15 @@ pub enum BatchError {
         /// The bytes that are there.
         available: usize,
     },
+    /// The metadata of a message has more than [`message::METADATA_ELEMENTS_MAX`] strings and properties.
+    #[error("single message metadata has too many elements")]
+    TooManyElements,
+    /// The metadata of a message, or a property in it, lacks a field that it must have.
+    #[error("single message metadata lacks its field {field}")]
+    RequiredFieldMissing {
+        /// The number of the field.
+        field: u32,
+    },
     /// The metadata of a message is no `SingleMessageMetadata`.
     #[error("single message metadata does not decode")]
     Metadata(#[from] prost::DecodeError),
@@ -272,6 +292,9 @@ pub enum BatchError {
 }
 
 const SIZE_FIELD_LEN: usize = size_of::<u32>();
+
+/// The shortest message of a batch in bytes: the size of its metadata, and metadata of nothing but `payload_size`.
+const MESSAGE_LEN_MIN: usize = SIZE_FIELD_LEN + 2;
 
 /// The sizes in a batch are signed 32-bit numbers in the clients that read it.
 const MAX_BATCH_LEN: usize = 0x7fff_ffff;
@@ -422,8 +445,8 @@ mod tests {
     #[test]
     fn refuses_counts_that_the_payload_cannot_hold() {
         let (_, payload) = three();
-        let most = payload.len() / 4;
-        for count in [i32::MIN, -1, 0, i32::MAX, 9] {
+        let most = payload.len() / 6;
+        for count in [i32::MIN, -1, 0, i32::MAX, 6] {
             assert_eq!(
                 read(&payload, count),
                 Err(BatchError::Count { count, most })
@@ -451,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_sizes_beyond_the_batch() {
+    fn refuses_missing_sizes_and_sizes_beyond_the_batch() {
         for size in [3_u32, 0x7fff_ffff, u32::MAX] {
             let mut payload = BytesMut::new();
             payload.put_u32(size);
@@ -459,6 +482,11 @@ mod tests {
             let error = BatchError::MetadataBeyondBatch { size, available: 2 };
             assert_eq!(read(&payload.freeze(), 1), Err(error));
         }
+        let metadata = Bytes::from_static(b"\0\0\0\x02\x40\x07");
+        assert_eq!(
+            read(&metadata, 1),
+            Err(BatchError::RequiredFieldMissing { field: 3 })
+        );
         for size in [2, -1, i32::MIN, i32::MAX] {
             let metadata = SingleMessageMetadata {
                 payload_size: size,

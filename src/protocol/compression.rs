@@ -82,18 +82,18 @@ pub fn decompress(
 ///
 /// A few bytes that claim to be megabytes are so refused without allocating those megabytes.
 fn largest_output(codec: CompressionType, compressed: usize) -> usize {
-    let (factor, extra) = match codec {
-        CompressionType::None => (1, 0),
+    let factor = match codec {
+        CompressionType::None => 1,
         // The best is a match length byte: 255 bytes of output.
-        CompressionType::Lz4 => (255, 0),
+        CompressionType::Lz4 => 255,
         // The best is a copy of 64 bytes written in three.
-        CompressionType::Snappy => (22, 0),
+        CompressionType::Snappy => 22,
         // Two bits, one for the length code 258 and one for the distance: 1032 times.
-        CompressionType::Zlib => (1032, 0),
+        CompressionType::Zlib => 1032,
         // A block of 128 KiB that repeats one byte takes a header of three bytes and that byte.
-        CompressionType::Zstd => (32 * 1024, 128 * 1024),
+        CompressionType::Zstd => 32 * 1024,
     };
-    compressed.saturating_mul(factor).saturating_add(extra)
+    compressed.saturating_mul(factor)
 }
 
 fn compress_zlib(data: &Bytes) -> Result<Bytes, CompressionError> {

@@ -131,12 +131,22 @@ fn refuses_a_claim_that_so_little_data_cannot_hold() {
             "{error}"
         );
     }
-    let block = Bytes::from_static(&[0; 4]);
-    let error = decompress(CompressionType::Zstd, &block, u32::MAX, usize::MAX).unwrap_err();
-    assert!(
-        matches!(error, CompressionError::Implausible { .. }),
-        "{error}"
-    );
+    for block in [&[][..], &[0; 4]] {
+        let block = Bytes::from_static(block);
+        let claimed = 128 * 1024 * 4 + 1;
+        let error = decompress(CompressionType::Zstd, &block, claimed, LIMIT).unwrap_err();
+        assert!(
+            matches!(error, CompressionError::Implausible { .. }),
+            "{error}"
+        );
+    }
+    for codec in &CODECS[1..] {
+        assert_eq!(
+            decompress(*codec, &Bytes::new(), 0, LIMIT),
+            Ok(Bytes::new())
+        );
+        assert!(decompress(*codec, &Bytes::new(), 1, LIMIT).is_err());
+    }
 }
 
 #[test]

@@ -13,6 +13,8 @@ use prost::Message;
 use crate::protocol::broker_entry::{self, BrokerEntryError};
 use crate::protocol::checksum::{crc32c, crc32c_append};
 use crate::protocol::proto::pulsar::{BrokerEntryMetadata, MessageMetadata};
+use crate::protocol::required;
+use crate::protocol::wire::Fields;
 
 /// Splits a message into its parts and decodes them. The checksum is not verified: see [`MessageParts::verify_checksum`].
 ///
@@ -31,10 +33,46 @@ pub fn split_payload(message: Bytes) -> Result<MessageParts, MessageError> {
     Ok(MessageParts {
         broker_entry,
         checksum: parts.checksum,
-        metadata: MessageMetadata::decode(parts.metadata)?,
+        metadata: decode_metadata(parts.metadata)?,
         headers_and_payload: parts.headers_and_payload,
         payload: parts.payload,
     })
+}
+
+/// Decodes an encoded `MessageMetadata`.
+///
+/// Lists are what makes decoded metadata larger than encoded, up to forty times, so their length is bounded: a peer
+/// cannot turn a frame of megabytes into hundreds of them.
+///
+/// # Errors
+/// [`MessageError::TooManyElements`], [`MessageError::RequiredFieldMissing`] and [`MessageError::Metadata`].
+pub fn decode_metadata(encoded: Bytes) -> Result<MessageMetadata, MessageError> {
+    if has_too_many_elements(&encoded) {
+        return Err(MessageError::TooManyElements);
+    }
+    required::check_message_metadata(&encoded)
+        .map_err(|field| MessageError::RequiredFieldMissing { field })?;
+    Ok(MessageMetadata::decode(encoded)?)
+}
+
+/// Whether an encoded `MessageMetadata` or `SingleMessageMetadata` has more than [`METADATA_ELEMENTS_MAX`] fields that
+/// take memory of their own.
+pub(crate) fn has_too_many_elements(metadata: &[u8]) -> bool {
+    if metadata.len() / ELEMENT_LEN_MIN <= METADATA_ELEMENTS_MAX {
+        return false;
+    }
+    let elements = |message| {
+        Fields::new(message)
+            .flatten()
+            .filter_map(|field| Some((field.number, field.value.bytes()?)))
+    };
+    let nested = elements(metadata)
+        .filter(|(number, _)| *number == ENCRYPTION_KEYS)
+        .flat_map(|(_, key)| elements(key));
+    elements(metadata)
+        .chain(nested)
+        .nth(METADATA_ELEMENTS_MAX)
+        .is_some()
 }
 
 /// A message taken apart.
@@ -240,6 +278,15 @@ pub enum MessageError {
         /// The bytes that are there.
         available: usize,
     },
+    /// The metadata has more than [`METADATA_ELEMENTS_MAX`] strings, properties, clusters and encryption keys.
+    #[error("message metadata has more than {METADATA_ELEMENTS_MAX} elements")]
+    TooManyElements,
+    /// The metadata, or a message in it, lacks a field that it must have.
+    #[error("message metadata lacks its field {field}")]
+    RequiredFieldMissing {
+        /// The number of the field.
+        field: u32,
+    },
     /// The metadata is no `MessageMetadata`.
     #[error("message metadata does not decode")]
     Metadata(#[from] prost::DecodeError),
@@ -257,6 +304,15 @@ pub struct ChecksumMismatch {
 
 /// The number that announces a checksum (`Commands.magicCrc32c`).
 pub const CHECKSUM_MAGIC: u16 = 0x0e01;
+
+/// The most strings, properties, clusters to replicate to, and encryption keys that metadata may have in all.
+pub const METADATA_ELEMENTS_MAX: usize = 65_536;
+
+/// The number of `MessageMetadata.encryption_keys`.
+const ENCRYPTION_KEYS: u32 = 13;
+
+/// An empty string or message in bytes: its tag and its length.
+const ELEMENT_LEN_MIN: usize = 2;
 
 const CHECKSUM_MAGIC_LEN: usize = size_of::<u16>();
 const CHECKSUM_LEN: usize = CHECKSUM_MAGIC_LEN + size_of::<u32>();
@@ -383,11 +439,38 @@ mod tests {
 
     #[test]
     fn refuses_metadata_that_does_not_decode() {
-        let message = Bytes::from_static(b"\0\0\0\x01\xff");
+        let message = Bytes::from_static(b"\0\0\0\x08\x0a\x01p\x10\x03\x18\x05\x0b");
         assert!(matches!(
             split_payload(message),
             Err(MessageError::Metadata(_))
         ));
+    }
+
+    #[test]
+    fn refuses_metadata_without_its_required_fields() {
+        let message = Bytes::from_static(b"\0\0\0\x05\x0a\x01p\x18\x05data");
+        let error = MessageError::RequiredFieldMissing { field: 2 };
+        assert_eq!(split_payload(message), Err(error));
+    }
+
+    #[test]
+    fn refuses_metadata_with_too_many_elements() {
+        let with = |number: u8, count: usize| {
+            let mut encoded = metadata().encode_to_vec();
+            for _ in 0..count {
+                encoded.extend_from_slice(&[number << 3 | 2, 0]);
+            }
+            decode_metadata(encoded.into())
+        };
+        // One element is the producer name; 7 is `replicate_to`.
+        assert!(with(7, METADATA_ELEMENTS_MAX - 1).is_ok());
+        let too_many = Err(MessageError::TooManyElements);
+        assert_eq!(with(7, METADATA_ELEMENTS_MAX), too_many);
+
+        let key = [3 << 3 | 2, 0].repeat(METADATA_ELEMENTS_MAX);
+        let mut encoded = metadata().encode_to_vec();
+        prost::encoding::bytes::encode(ENCRYPTION_KEYS, &key, &mut encoded);
+        assert_eq!(decode_metadata(encoded.into()), too_many);
     }
 
     proptest! {

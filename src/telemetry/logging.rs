@@ -114,7 +114,11 @@ fn filter(level: &str) -> Result<EnvFilter, LogError> {
             return Err(bad());
         }
     }
-    EnvFilter::try_new(level).map_err(|_| bad())
+    let tidy: String = level
+        .chars()
+        .filter(|character| *character != ' ')
+        .collect();
+    EnvFilter::try_new(tidy).map_err(|_| bad())
 }
 
 #[cfg(test)]

@@ -42,7 +42,10 @@ pub fn chunk(data: &[u8]) {
         taken.extend_from_slice(payload);
         if let ChunkOutcome::Complete(whole) = assembled.outcome {
             assert_eq!(Some(whole.to_vec()), model.remove(&uuid));
-            assert_eq!(i32::try_from(whole.len()).ok(), metadata.total_chunk_msg_size);
+            assert_eq!(
+                i32::try_from(whole.len()).ok(),
+                metadata.total_chunk_msg_size
+            );
         }
         assert_eq!(model.len(), assembler.incomplete());
     }
@@ -52,8 +55,11 @@ pub fn chunk(data: &[u8]) {
 fn next_chunk<'a>(input: &mut Input<'a>) -> (MessageMetadata, &'a [u8]) {
     let kind = input.u8();
     let mut number = |present: u8| {
-        let value =
-            if kind & WIDE == 0 { i32::from(i8::from_be_bytes([input.u8()])) } else { input.i32() };
+        let value = if kind & WIDE == 0 {
+            i32::from(i8::from_be_bytes([input.u8()]))
+        } else {
+            input.i32()
+        };
         (kind & present == 0).then_some(value)
     };
     let metadata = MessageMetadata {
@@ -80,7 +86,11 @@ fn survives(data: &[u8]) {
         }
     };
     let max = payload.len();
-    let limits = AssemblerLimits { max_incomplete: 1, max_bytes: max + 1, max_message: max };
+    let limits = AssemblerLimits {
+        max_incomplete: 1,
+        max_bytes: max + 1,
+        max_message: max,
+    };
     let mut assembler = Assembler::new(limits);
     let mut whole = None;
     for (metadata, part) in chunks {
@@ -89,7 +99,9 @@ fn survives(data: &[u8]) {
             whole = Some(part);
             continue;
         }
-        let assembled = assembler.push(&metadata, &part).expect("chunks in order are taken");
+        let assembled = assembler
+            .push(&metadata, &part)
+            .expect("chunks in order are taken");
         if let ChunkOutcome::Complete(payload) = assembled.outcome {
             whole = Some(payload);
         }
@@ -97,8 +109,11 @@ fn survives(data: &[u8]) {
     assert_eq!(whole, Some(payload));
 }
 
-const LIMITS: AssemblerLimits =
-    AssemblerLimits { max_incomplete: 3, max_bytes: 300, max_message: 200 };
+const LIMITS: AssemblerLimits = AssemblerLimits {
+    max_incomplete: 3,
+    max_bytes: 300,
+    max_message: 200,
+};
 
 /// The bits of the kind: which of the messages, and which fields its chunk has and how wide they are.
 const MESSAGE: u8 = 0b0000_1111;

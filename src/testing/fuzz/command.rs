@@ -1,7 +1,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::Input;
-use crate::protocol::command::{Command, has_payload};
+use crate::protocol::command::{self, Command};
 use crate::protocol::frame::{FrameDecoder, FrameLimits};
 use crate::protocol::rewrite::{self, CommandEditor};
 
@@ -12,9 +12,11 @@ use crate::protocol::rewrite::{self, CommandEditor};
 pub fn command(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let peeked = Command::peek_type(&bytes);
-    let Ok(command) = Command::decode(&bytes) else { return };
+    let Ok(command) = Command::decode(&bytes) else {
+        return;
+    };
     assert_eq!(peeked, Ok(command.command_type()));
-    assert!(!Command::name_of(command.command_type()).is_empty());
+    assert!(!command::name_of(command.command_type()).is_empty());
     assert_eq!(command.request_id(), rewrite::request_id_of(&bytes));
     if matches!(command, Command::Unknown { .. }) {
         return;
@@ -23,13 +25,26 @@ pub fn command(data: &[u8]) {
     let encoded = command.encode_command();
     assert_eq!(encoded.len(), command.encoded_len());
     let again = Command::decode(&encoded).expect("an encoded command decodes");
-    assert_eq!(again.encode_command(), encoded, "changes from one encoding to the next");
+    assert_eq!(
+        again.encode_command(),
+        encoded,
+        "changes from one encoding to the next"
+    );
 
-    let payload: &[u8] = if has_payload(command.command_type()) { data } else { &[] };
+    let payload: &[u8] = if command::has_payload(command.command_type()) {
+        data
+    } else {
+        &[]
+    };
     let mut wire = BytesMut::new();
     command.encode_with_payload(&[payload], &mut wire);
-    let decoder = FrameDecoder::new(FrameLimits { max_frame: wire.len() });
-    let frame = decoder.decode(&mut wire).expect("the sizes are right").expect("it is all there");
+    let decoder = FrameDecoder::new(FrameLimits {
+        max_frame: wire.len(),
+    });
+    let frame = decoder
+        .decode(&mut wire)
+        .expect("the sizes are right")
+        .expect("it is all there");
     assert_eq!((frame.command, &frame.payload[..]), (encoded, payload));
     assert!(wire.is_empty());
 }

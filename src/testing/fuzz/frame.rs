@@ -22,7 +22,10 @@ pub fn frame(data: &[u8]) {
         assert!(frame.wire_len() <= max_frame + 4, "frame above the limit");
         frame.encode(&mut encoded);
     }
-    assert_eq!(encoded.len(), frames.iter().map(Frame::wire_len).sum::<usize>());
+    assert_eq!(
+        encoded.len(),
+        frames.iter().map(Frame::wire_len).sum::<usize>()
+    );
     encoded.extend_from_slice(&buffer);
     assert_eq!(encoded, stream, "bytes got lost or changed");
 
@@ -39,7 +42,10 @@ pub fn frame(data: &[u8]) {
         }
         let missing = decoder.missing(&buffer);
         assert!(missing <= max_frame + 4, "asks for more than the limit");
-        assert!(missing > 0 || buffer.len() < 4, "does not know what an incomplete frame needs");
+        assert!(
+            missing > 0 || buffer.len() < 4,
+            "does not know what an incomplete frame needs"
+        );
     }
     assert_eq!((frames_in_reads, error_in_reads), (frames, error));
 }
