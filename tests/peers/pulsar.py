@@ -48,15 +48,24 @@ class Admin:
 
     def call(self, method, path, body=None, timeout=60):
         """Send one request; returns the decoded JSON answer or None. HTTP errors are raised as PeerError."""
-        request = urllib.request.Request(self.web_url + path, method=method,
-                                         data=None if body is None else json.dumps(body).encode(),
-                                         headers={"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as refusal:
-            reason = refusal.read().decode(errors="replace")
-            raise PeerError(f"{method} {path}: HTTP {refusal.code} {reason}") from refusal
+        url = self.web_url + path
+        for _ in range(5):
+            request = urllib.request.Request(url, method=method, data=None if body is None else json.dumps(body).encode(),
+                                             headers={"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=timeout) as answer:
+                    text = answer.read()
+                break
+            except urllib.error.HTTPError as refusal:
+                # A broker sends a request for a bundle to its owner; urllib follows that for GET only.
+                if refusal.code != 307:
+                    reason = refusal.read().decode(errors="replace")
+                    raise PeerError(f"{method} {path}: HTTP {refusal.code} {reason}") from refusal
+                url = refusal.headers["Location"]
+            except OSError as problem:
+                raise PeerError(f"{method} {path}: {problem}") from problem
+        else:
+            raise PeerError(f"{method} {path}: redirected too often")
         try:
             return json.loads(text) if text else None
         except ValueError:
