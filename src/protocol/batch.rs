@@ -1,0 +1,1 @@
+//! Batches: several messages in one entry.

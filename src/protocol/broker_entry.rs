@@ -1,0 +1,1 @@
+//! Broker entry metadata: what a broker puts in front of an entry.

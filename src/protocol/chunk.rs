@@ -1,0 +1,1 @@
+//! Chunks: one large message in several entries.

@@ -1,0 +1,116 @@
+//! Writing commands as frames.
+//!
+//! Owns the envelope: the two length fields of a frame and the `BaseCommand` around a sub-message. Nothing is built on
+//! the side: the bytes go straight into the caller's buffer.
+// hot path
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::protocol::command::{Command, TYPE_FIELD};
+use crate::protocol::wire;
+
+/// The size of each of the two length fields of a frame, in bytes. They are big-endian.
+pub const LENGTH_FIELD: usize = 4;
+
+impl Command {
+    /// The length of the encoded `BaseCommand`, in bytes.
+    pub fn encoded_len(&self) -> usize {
+        Envelope::of(self).len()
+    }
+
+    /// Encodes the `BaseCommand` alone, without the length fields of a frame.
+    pub fn encode_command(&self) -> Bytes {
+        let envelope = Envelope::of(self);
+        let mut out = BytesMut::with_capacity(envelope.len());
+        envelope.put(self, &mut out);
+        out.freeze()
+    }
+
+    /// Appends a whole frame without payload: both length fields and the command.
+    pub fn encode(&self, out: &mut BytesMut) {
+        self.encode_with_payload(&[], out);
+    }
+
+    /// Appends a whole frame: both length fields, the command, and `payload` in one piece.
+    ///
+    /// # Panics
+    ///
+    /// If the frame is larger than the 4 GiB that its length field can tell; frames are limited to far less.
+    pub fn encode_with_payload(&self, payload: &[&[u8]], out: &mut BytesMut) {
+        let payload_len = payload.iter().map(|part| part.len()).sum::<usize>();
+        out.reserve(payload_len);
+        self.encode_head(payload_len, out);
+        for part in payload {
+            out.put_slice(part);
+        }
+    }
+
+    /// Appends a frame up to the payload, which the caller sends behind it: `payload_len` bytes.
+    ///
+    /// # Panics
+    ///
+    /// As [`Command::encode_with_payload`].
+    pub fn encode_head(&self, payload_len: usize, out: &mut BytesMut) {
+        let envelope = Envelope::of(self);
+        let command_len = envelope.len();
+        let total_len = LENGTH_FIELD + command_len + payload_len;
+        out.reserve(2 * LENGTH_FIELD + command_len);
+        out.put_u32(u32::try_from(total_len).expect("frames are limited to far less than 4 GiB"));
+        out.put_u32(u32::try_from(command_len).expect("a command is smaller than its frame"));
+        envelope.put(self, out);
+    }
+}
+
+/// The sizes around the sub-message of a command, computed once.
+struct Envelope {
+    /// As the varint of `BaseCommand.type`: the low 32 bits, sign-extended.
+    command_type: u64,
+    /// The tag of the sub-message's field; `None` for an unknown type, whose content is not known.
+    body_tag: Option<u64>,
+    body_len: usize,
+}
+
+impl Envelope {
+    fn of(command: &Command) -> Self {
+        let command_type = i64::from(command.command_type()).cast_unsigned();
+        let body_tag = match command {
+            Command::Unknown { .. } => None,
+            _ => Some(command_type << 3 | LENGTH_DELIMITED),
+        };
+        Envelope {
+            command_type,
+            body_tag,
+            body_len: command.body_len(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        let body = match self.body_tag {
+            Some(tag) => {
+                wire::varint_len(tag) + wire::varint_len(self.body_len as u64) + self.body_len
+            }
+            None => 0,
+        };
+        TYPE_TAG_LEN + wire::varint_len(self.command_type) + body
+    }
+
+    fn put(&self, command: &Command, out: &mut impl BufMut) {
+        out.put_u8(TYPE_TAG);
+        wire::put_varint(self.command_type, out);
+        if let Some(tag) = self.body_tag {
+            wire::put_varint(tag, out);
+            wire::put_varint(self.body_len as u64, out);
+            command.put_body(out);
+        }
+    }
+}
+
+/// Wire type of messages.
+const LENGTH_DELIMITED: u64 = 2;
+/// The tag of `BaseCommand.type`: its number and the wire type of varints, 0.
+const TYPE_TAG: u8 = 8;
+const TYPE_TAG_LEN: usize = 1;
+const _: () = assert!(
+    TYPE_FIELD << 3 == TYPE_TAG as u32,
+    "the tag follows from the number"
+);

@@ -1,0 +1,1 @@
+//! Frames: the unit of a connection.

@@ -1,0 +1,1 @@
+//! Frame heads: type, ids and sizes of frames that are passed on unread.

@@ -1,0 +1,1 @@
+//! Messages: the metadata, checksum and payload after SEND and MESSAGE.
