@@ -109,9 +109,6 @@ def broker_settings(cluster_name, ports, overrides):
         "managedLedgerDefaultWriteQuorum": 1,
         "managedLedgerDefaultAckQuorum": 1,
         "managedLedgerCacheSizeMB": 48,
-        "transactionCoordinatorEnabled": "true",
-        "systemTopicEnabled": "true",
-        "topicLevelPoliciesEnabled": "true",
         "functionsWorkerEnabled": "false",
         "webSocketServiceEnabled": "false",
         "numIOThreads": 2,
@@ -193,7 +190,7 @@ class Peer(Folder):
         for name, values in settings.items():
             command = self.java("org.apache.pulsar.PulsarBrokerStarter",
                                 ["--broker-conf", write_properties(self.path / f"{name}.conf", values)])
-            ready = f"http://{HOST}:{values['webServicePort']}/admin/v2/brokers/health?topicVersion=V2"
+            ready = f"http://{HOST}:{values['webServicePort']}/admin/v2/brokers/ready"
             self.state["processes"][name] = {"pid": None, "started": None, "ready": ready, "command": command}
             self.spawn(name)
         for name in settings:
