@@ -30,9 +30,8 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
         Some(port) => Some(bind_http(&settings, port).await?),
         None => None,
     };
-    let gateway = Gateway::bind(settings.clone(), &registry, phases.clone())
-        .await
-        .with_context(|| {
+    let gateway =
+        Gateway::bind(settings.clone(), &registry, phases.clone()).with_context(|| {
             format!(
                 "bind the binary port {:?} on {}",
                 settings.service_port, settings.bind_address
