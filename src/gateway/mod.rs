@@ -28,7 +28,7 @@ impl Gateway {
     ///
     /// # Errors
     /// When an address cannot be bound.
-    pub async fn bind(
+    pub fn bind(
         settings: GatewaySettings,
         _registry: &MetricRegistry,
         phases: Phases,
@@ -37,7 +37,9 @@ impl Gateway {
             settings.bind_address,
             settings.service_port.unwrap_or_default(),
         );
-        let listener = TcpListener::bind(addr).await?;
+        let listener = std::net::TcpListener::bind(addr)?;
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
         let local_addr = listener.local_addr()?;
         Ok(Self {
             listener,

@@ -20,7 +20,7 @@ pub use self::message::{batch, message};
 pub type Body = fn(&[u8]);
 
 /// Every body under the name of its target and corpus directory.
-pub const BODIES: [(&str, Body); 7] = [
+pub const BODIES: &[(&str, Body)] = &[
     ("batch", batch),
     ("chunk", chunk),
     ("command", command),
