@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
@@ -31,12 +32,7 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
         None => None,
     };
     let gateway =
-        Gateway::bind(settings.clone(), &registry, phases.clone()).with_context(|| {
-            format!(
-                "bind the binary port {:?} on {}",
-                settings.service_port, settings.bind_address
-            )
-        })?;
+        Gateway::bind(settings.clone(), &registry, phases.clone()).context("start the gateway")?;
     let handle = gateway.handle();
 
     let ready_line = ready_line(
@@ -70,6 +66,8 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
     tasks.close();
     if ended != Ended::Interrupted {
         tasks.wait().await;
+        // After the deadline the gateway cuts what is left, which takes no time; nothing may wait for more.
+        let _ = tokio::time::timeout(CUT_TIME, ran.wait()).await;
     }
     Ok(ended)
 }
@@ -168,6 +166,9 @@ fn print_line(line: &str) -> io::Result<()> {
     writeln!(out, "{line}")?;
     out.flush()
 }
+
+/// Bound on the time in which cut connections are taken down.
+const CUT_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -452,7 +452,7 @@ async fn the_end_of_the_connection_fails_all_requests_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ping_is_answered_before_bulk_data() {
+async fn a_ping_is_answered_with_pong() {
     let broker = ScriptedBroker::without_listener(Script::new());
     let options = options();
     let (connection, _events) = open(&broker, &options).await.unwrap();
@@ -659,8 +659,13 @@ async fn opens_over_a_real_socket_and_reports_a_refused_one() {
     drop(connection);
     broker.wait_for_open(0).await;
 
-    let address = broker.address();
     nothing_is_left(broker, options.clone()).await;
+
+    // Bound but not listening: nobody else gets the port, and connections are refused.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    let address = crate::naming::BrokerAddress::from_host_port(&address).unwrap();
     let refused = Connection::open(&address, connect_command(), options.clone()).await;
     assert!(matches!(refused, Err(ConnectError::Dial(_))), "{refused:?}");
     let tls = crate::naming::BrokerAddress {

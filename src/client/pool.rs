@@ -223,18 +223,17 @@ impl Inner {
                 return Ok(Found::Open(connection.clone()));
             }
             Some(Slot::Opening(opening)) => return Ok(Found::Opening(opening.clone())),
-            // The slot of a connection that ended is used again.
-            Some(Slot::Open { .. }) => {}
-            None => state.make_room(self.max_brokers)?,
+            Some(Slot::Open { .. }) => {
+                state.slots.remove(address);
+            }
+            None => {}
         }
         let wait = state.failures.wait(address, self.now());
         if wait > self.options.connect_timeout {
-            state.slots.remove(address);
-            return Err(PoolError::BackingOff {
-                address: address.clone(),
-                wait,
-            });
+            let address = address.clone();
+            return Err(PoolError::BackingOff { address, wait });
         }
+        state.make_room(self.max_brokers)?;
         let (sender, opening) = watch::channel(None);
         state
             .slots

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::net::TcpSocket;
+
 use super::*;
 use crate::{
     naming::{BrokerAddress, NamespaceName, ServiceUrl, TopicName},
@@ -64,12 +66,12 @@ async fn nothing_is_left(
     }
 }
 
-/// An address where nobody listens.
-async fn dead_address() -> BrokerAddress {
-    let broker = ScriptedBroker::start(Script::new()).await;
-    let address = broker.address();
-    broker.stop().await;
-    address
+/// An address where connections are refused as long as nobody listens on the socket.
+fn dead_address() -> (TcpSocket, BrokerAddress) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    (socket, BrokerAddress::from_host_port(&address).unwrap())
 }
 
 #[tokio::test]
@@ -122,7 +124,7 @@ async fn any_takes_turns_and_leaves_failed_brokers_out() {
         ScriptedBroker::start(Script::new()).await,
         ScriptedBroker::start(Script::new()).await,
     );
-    let dead = dead_address().await;
+    let (_socket, dead) = dead_address();
     let (pool, options) = pool_of(&[&dead, &a.address(), &b.address()], SLOW);
     let mut seen = Vec::new();
     for _ in 0..6 {
@@ -140,13 +142,12 @@ async fn any_takes_turns_and_leaves_failed_brokers_out() {
 
 #[tokio::test]
 async fn a_broker_that_comes_back_is_found_after_its_backoff() {
-    let dead = dead_address().await;
+    let (socket, dead) = dead_address();
     let (pool, options) = pool_of(&[&dead], QUICK);
     for _ in 0..3 {
         assert!(matches!(pool.any().await, Err(PoolError::Connect { .. })));
     }
-    let address = dead.to_string().parse().unwrap();
-    let broker = ScriptedBroker::start_at(address, Script::new()).await;
+    let broker = ScriptedBroker::start_on(socket.listen(16).unwrap(), Script::new());
     assert!(pool.any().await.is_ok());
     nothing_is_left(pool, options, [broker]).await;
 }

@@ -10,6 +10,7 @@ use super::keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::raw::{RawSettings, RawValue, Sources};
 use super::settings::{GatewaySettings, HttpSettings};
+use super::targets::{is_host_pattern, is_ip_pattern, is_port_pattern};
 use crate::naming::{BrokerAddress, ServiceUrl};
 
 /// Valid settings, and what is worth telling whoever wrote them.
@@ -139,16 +140,8 @@ impl Builder {
                 COUNT_MAX,
             ),
             allowed_host_names: self.allowed_host_names(),
-            allowed_ip_addresses: self.list(
-                "brokerProxyAllowedIPAddresses",
-                IP_PATTERN,
-                is_ip_pattern,
-            ),
-            allowed_target_ports: self.list(
-                "brokerProxyAllowedTargetPorts",
-                PORT_PATTERN,
-                is_port_pattern,
-            ),
+            allowed_ip_addresses: self.allowed_ip_addresses(),
+            allowed_target_ports: self.allowed_target_ports(),
             not_ready_period: Duration::from_secs(self.number(
                 "gatewayNotReadySeconds",
                 0,
@@ -269,23 +262,41 @@ impl Builder {
         urls
     }
 
-    /// `*` in Apache's file is what the file ships with, not its user's word for every host; see decision on targets in
-    /// `docs/configuration.md`.
+    /// `brokerProxyAllowedHostNames`: without it only brokers are reached that are configured or that answers named.
     fn allowed_host_names(&mut self) -> Option<Vec<String>> {
         let key = "brokerProxyAllowedHostNames";
-        let value = self.values.get(key)?;
-        if value.apache_file && value.text == "*" {
+        if self.is_shipped_value(key, &["*"]) {
             let what = "* of the Apache file is taken as not set: clients reach only the configured brokers and those \
                         that lookup answers named";
             self.warnings
-                .push(Problem::new(value.origin.clone(), key, what));
+                .push(Problem::new(self.origin(key), key, what));
             return None;
         }
-        self.list(
-            key,
-            "host names or patterns with *, comma separated",
-            is_host_pattern,
-        )
+        self.list(key, HOST_PATTERN, is_host_pattern)
+    }
+
+    /// `brokerProxyAllowedTargetPorts`; `*` is the same as not set.
+    fn allowed_target_ports(&mut self) -> Option<Vec<String>> {
+        let key = "brokerProxyAllowedTargetPorts";
+        if self.is_shipped_value(key, &["6650,6651"]) {
+            return None;
+        }
+        self.list(key, PORT_PATTERN, is_port_pattern)
+            .filter(|items| !has_star(items))
+    }
+
+    /// `brokerProxyAllowedIPAddresses`; `*` is the same as not set.
+    fn allowed_ip_addresses(&mut self) -> Option<Vec<String>> {
+        self.list("brokerProxyAllowedIPAddresses", IP_PATTERN, is_ip_pattern)
+            .filter(|items| !has_star(items))
+    }
+
+    /// Whether a value is one that Apache's file ships with: everybody who runs that file has it, so it is nobody's word
+    /// to open what is closed here by default.
+    fn is_shipped_value(&self, key: &str, shipped: &[&str]) -> bool {
+        self.values
+            .get(key)
+            .is_some_and(|value| value.apache_file && shipped.contains(&value.text.as_str()))
     }
 
     /// The text of a setting, when it has one.
@@ -446,28 +457,15 @@ fn is_web_url(text: &str) -> bool {
             .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'@'))
 }
 
-fn is_host_pattern(text: &str) -> bool {
-    let allowed = |byte: u8| {
-        byte.is_ascii_alphanumeric()
-            || matches!(byte, b'.' | b'-' | b'_' | b'*' | b':' | b'[' | b']')
-    };
-    text.len() <= PATTERN_MAX && text.bytes().all(allowed)
-}
-
-fn is_ip_pattern(text: &str) -> bool {
-    let allowed =
-        |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':' | b'*' | b'/' | b'-');
-    text.len() <= PATTERN_MAX && text.bytes().all(allowed)
-}
-
-fn is_port_pattern(text: &str) -> bool {
-    text == "*" || text.parse::<u16>().is_ok_and(|port| port != 0)
+fn has_star(items: &[String]) -> bool {
+    items.iter().any(|item| item == "*")
 }
 
 const BOOLEAN: &str = "true or false";
 const PORT: &str = "a port from 0 (any free one) to 65535";
 const SERVICE_URL: &str = "pulsar://host:port[,host:port]";
 const CLUSTER_NAME: &str = "at most 256 bytes without control characters";
+const HOST_PATTERN: &str = "host names or patterns with *, comma separated";
 const IP_PATTERN: &str = "addresses, networks, ranges or patterns, comma separated";
 const PORT_PATTERN: &str = "ports from 1 to 65535 or *, comma separated";
 /// Largest value of Apache's settings, which are Java `int`s.
@@ -478,5 +476,4 @@ const DAY_SECONDS: u64 = 86_400;
 const COUNT_MAX: u64 = JAVA_INT_MAX;
 const HEADER_SIZE_MAX: u64 = 1024 * 1024;
 const CLUSTER_NAME_MAX: usize = 256;
-const PATTERN_MAX: usize = 255;
 const LIST_MAX: usize = 1024;

@@ -12,6 +12,7 @@ mod properties;
 mod raw;
 mod settings;
 mod source_file;
+mod targets;
 mod yaml;
 
 #[cfg(test)]

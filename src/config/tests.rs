@@ -93,7 +93,7 @@ fn values_become_types() {
         "maxConcurrentInboundConnectionsPerIp=7",
         "brokerProxyAllowedHostNames=*.example, b1",
         "brokerProxyAllowedIPAddresses=10.0.0.0/8,::1",
-        "brokerProxyAllowedTargetPorts=6650,*",
+        "brokerProxyAllowedTargetPorts=6650,6652",
         "gatewayNotReadySeconds=5",
         "gatewayDrainTimeoutSeconds=20",
         "statusFilePath=/tmp/status",
@@ -128,7 +128,7 @@ fn values_become_types() {
     );
     assert_eq!(
         read.allowed_target_ports,
-        Some(vec!["6650".to_owned(), "*".to_owned()])
+        Some(vec!["6650".to_owned(), "6652".to_owned()])
     );
     assert_eq!(
         (
@@ -388,6 +388,46 @@ fn the_wildcard_of_the_shipped_apache_file_does_not_open_every_host() {
             .allowed_host_names,
         every
     );
+}
+
+#[test]
+fn an_apache_file_with_every_setting_at_its_default_loads_in_silence() {
+    let mut text = String::new();
+    for spec in GATEWAY_KEYS
+        .iter()
+        .filter(|spec| !spec.name.ends_with('*') && spec.name != "brokerServiceURL")
+    {
+        text.push_str(&format!(
+            "# {}\n{} = {}\n",
+            spec.meaning, spec.name, spec.defaults[0]
+        ));
+    }
+    text.push_str(BROKER);
+    let loaded = with_file("proxy.conf", text).expect("valid");
+    assert_eq!(loaded.warnings, Vec::new());
+    assert_eq!(loaded.settings, settings(&[]));
+}
+
+#[test]
+fn a_star_for_addresses_or_ports_is_no_rule() {
+    for set in [
+        "brokerProxyAllowedIPAddresses=*",
+        "brokerProxyAllowedTargetPorts=6650,*",
+    ] {
+        let read = settings(&[set]);
+        assert_eq!(
+            (read.allowed_ip_addresses, read.allowed_target_ports),
+            (None, None),
+            "{set}"
+        );
+    }
+    let shipped = with_file(
+        "proxy.conf",
+        format!("{BROKER}\nbrokerProxyAllowedTargetPorts=6650,6651\n"),
+    );
+    assert_eq!(shipped.expect("valid").settings.allowed_target_ports, None);
+    let chosen = settings(&["brokerProxyAllowedTargetPorts=6650,6651"]).allowed_target_ports;
+    assert_eq!(chosen, Some(vec!["6650".to_owned(), "6651".to_owned()]));
 }
 
 #[test]

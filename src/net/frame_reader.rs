@@ -1,6 +1,6 @@
 //! Frames from a socket. // hot path
 //!
-//! Waiting costs no memory: bytes are read into the thread's [`scratch`](super::scratch) buffer and copied out in one
+//! Waiting costs no memory: bytes are read into the thread's [`scratch`] buffer and copied out in one
 //! allocation that the frames share as slices. Only an incomplete frame stays in the reader, in a buffer of exactly the
 //! size that its (limit-checked) length says; when much of it is missing, the rest is read straight into that buffer.
 //! Nothing is kept once a frame is complete, so a connection that saw one large frame is as small as any other.

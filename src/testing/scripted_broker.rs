@@ -179,9 +179,15 @@ impl ScriptedBroker {
     /// # Panics
     /// When that is not possible.
     pub async fn start_at(address: SocketAddr, script: Script) -> Self {
-        let listener = TcpListener::bind(address)
-            .await
-            .expect("the address is free");
+        let listener = TcpListener::bind(address).await;
+        Self::start_on(listener.expect("the address is free"), script)
+    }
+
+    /// Serves a listener that the test made.
+    ///
+    /// # Panics
+    /// When the listener has no address.
+    pub fn start_on(listener: TcpListener, script: Script) -> Self {
         let mut broker = Self::without_listener(script);
         broker.address = Some(listener.local_addr().expect("the listener is bound"));
         let shared = Arc::clone(&broker.shared);
