@@ -32,7 +32,12 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
         None => None,
     };
     let gateway =
-        Gateway::bind(settings.clone(), &registry, phases.clone()).context("start the gateway")?;
+        Gateway::bind(settings.clone(), &registry, phases.clone()).with_context(|| {
+            format!(
+                "bind the binary port {:?} on {}",
+                settings.service_port, settings.bind_address
+            )
+        })?;
     let handle = gateway.handle();
 
     let ready_line = ready_line(

@@ -113,9 +113,15 @@ Examples:
   pulsegate gateway --broker pulsar://localhost:6650 --port 0 --http-port 0 --bind 127.0.0.1
   pulsegate gateway --config gateway.yaml --check-config
 
-Settings, later ones winning: defaults, --config, PULSAR_PREFIX_<setting> and PULSEGATE_<setting> in the environment,
---set, the other flags. When everything listens, one line goes to standard output:
+Settings, later ones winning: defaults, --config, the environment (PULSAR_PREFIX_<setting>, then
+PULSEGATE_<setting>), --set, the other flags. docs/configuration.md lists them all.
+
+When everything listens, one line goes to standard output:
   ready broker=pulsar://ADDRESS http=http://ADDRESS
 
-Exit codes: 0 drained after SIGTERM or SIGINT, 1 could not run, 3 the drain deadline passed with connections open,
-64 wrong arguments or settings, 130 ended at once by a second signal.";
+Exit codes:
+  0    drained after SIGTERM or SIGINT
+  1    could not run
+  3    the drain deadline passed with connections open
+  64   wrong arguments or settings
+  130  ended at once by a second signal";
