@@ -61,7 +61,13 @@ const IMPURE: &[&str] = &[
 const MAY_USE_FILES: &[&str] = &["disk", "config", "cli", "perf"];
 
 /// Files that drive something: they may name threads, clocks and randomness. All others get these as arguments.
-const DRIVERS: &[&str] = &["src/app/lifecycle.rs", "src/http/server.rs"];
+const DRIVERS: &[&str] = &[
+    "src/app/lifecycle.rs",
+    "src/client/pool.rs",
+    "src/gateway/connection/lookup.rs",
+    "src/gateway/forward.rs",
+    "src/http/server.rs",
+];
 const DRIVERS_ONLY: &[&str] = &["Instant", "SystemTime", "RandomState"];
 
 const FILE_LINES_MAX: usize = 900;

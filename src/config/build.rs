@@ -10,8 +10,7 @@ use super::keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::raw::{RawSettings, RawValue, Sources};
 use super::settings::{GatewaySettings, HttpSettings};
-use super::targets::{is_host_pattern, is_ip_pattern, is_port_pattern};
-use crate::naming::{BrokerAddress, ServiceUrl};
+use crate::naming::{AddressRange, BrokerAddress, ServiceUrl};
 
 /// Valid settings, and what is worth telling whoever wrote them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -252,7 +251,9 @@ impl Builder {
     fn web(&mut self) -> Vec<String> {
         let key = "brokerWebServiceURL";
         let urls = self
-            .list(key, "http://host:port, comma separated", is_web_url)
+            .list(key, "http://host:port, comma separated", |url| {
+                is_web_url(url).then(|| url.to_owned())
+            })
             .unwrap_or_default();
         if !urls.is_empty() {
             let what = "checked, but nothing is served through it by this version";
@@ -272,23 +273,30 @@ impl Builder {
                 .push(Problem::new(self.origin(key), key, what));
             return None;
         }
-        self.list(key, HOST_PATTERN, is_host_pattern)
+        self.list(key, HOST_PATTERN, host_pattern)
     }
 
-    /// `brokerProxyAllowedTargetPorts`; `*` is the same as not set.
-    fn allowed_target_ports(&mut self) -> Option<Vec<String>> {
+    /// `brokerProxyAllowedTargetPorts`; `*` is no rule. Host patterns alone open Apache's default ports and no other.
+    fn allowed_target_ports(&mut self) -> Option<Vec<u16>> {
         let key = "brokerProxyAllowedTargetPorts";
-        if self.is_shipped_value(key, &["6650,6651"]) {
-            return None;
+        let chosen = self.text(key).is_some() && !self.is_shipped_value(key, &["6650,6651"]);
+        if chosen {
+            return self.list(key, PORT_PATTERN, |item| {
+                item.parse().ok().filter(|port| *port != 0)
+            });
         }
-        self.list(key, PORT_PATTERN, is_port_pattern)
-            .filter(|items| !has_star(items))
+        let hosts = "brokerProxyAllowedHostNames";
+        let hosts_chosen = self.text(hosts).is_some() && !self.is_shipped_value(hosts, &["*"]);
+        hosts_chosen.then(|| vec![6650, 6651])
     }
 
-    /// `brokerProxyAllowedIPAddresses`; `*` is the same as not set.
-    fn allowed_ip_addresses(&mut self) -> Option<Vec<String>> {
-        self.list("brokerProxyAllowedIPAddresses", IP_PATTERN, is_ip_pattern)
-            .filter(|items| !has_star(items))
+    /// `brokerProxyAllowedIPAddresses`; `*` is no rule.
+    fn allowed_ip_addresses(&mut self) -> Option<Vec<AddressRange>> {
+        self.list(
+            "brokerProxyAllowedIPAddresses",
+            IP_PATTERN,
+            AddressRange::parse,
+        )
     }
 
     /// Whether a value is one that Apache's file ships with: everybody who runs that file has it, so it is nobody's word
@@ -370,24 +378,29 @@ impl Builder {
         self.parse(key, default, PORT, |text| text.parse().ok().map(Some))
     }
 
-    /// A comma list; `None` when it has no item.
-    fn list(
+    /// A comma list; `None` when it has no item, or a `*` that `parse` does not take: then everything is meant.
+    fn list<T>(
         &mut self,
         key: &str,
         expected: &str,
-        valid: impl Fn(&str) -> bool,
-    ) -> Option<Vec<String>> {
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Option<Vec<T>> {
         let text = self.text(key)?;
-        let items: Vec<String> = text
+        let items: Vec<&str> = text
             .split(',')
             .map(str::trim)
             .filter(|item| !item.is_empty())
-            .map(str::to_owned)
             .collect();
-        let bad = items
-            .iter()
-            .find(|item| !valid(item))
-            .map(|item| refusal(key, item));
+        let mut everything = false;
+        let mut parsed = Vec::new();
+        let mut bad = None;
+        for item in &items {
+            match parse(item) {
+                Some(value) => parsed.push(value),
+                None if *item == "*" => everything = true,
+                None => bad = bad.or(Some(refusal(key, item))),
+            }
+        }
         let too_many =
             (items.len() > LIST_MAX).then(|| format!("lists more than {LIST_MAX} items"));
         if let Some(what) = bad.or(too_many) {
@@ -395,7 +408,7 @@ impl Builder {
                 .push(Problem::new(self.origin(key), key, what).expected(expected));
             return None;
         }
-        (!items.is_empty()).then_some(items)
+        (!everything && !parsed.is_empty()).then_some(parsed)
     }
 }
 
@@ -443,6 +456,15 @@ fn cluster_name(text: &str) -> Option<String> {
     (text.len() <= CLUSTER_NAME_MAX && !text.chars().any(char::is_control)).then(|| text.to_owned())
 }
 
+/// A host name, in which `*` stands for any characters.
+fn host_pattern(text: &str) -> Option<String> {
+    let allowed = |byte: u8| {
+        byte.is_ascii_alphanumeric()
+            || matches!(byte, b'.' | b'-' | b'_' | b'*' | b':' | b'[' | b']')
+    };
+    (text.len() <= HOST_PATTERN_MAX && text.bytes().all(allowed)).then(|| text.to_owned())
+}
+
 fn is_web_url(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("http://") else {
         return false;
@@ -455,10 +477,6 @@ fn is_web_url(text: &str) -> bool {
         && rest
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'@'))
-}
-
-fn has_star(items: &[String]) -> bool {
-    items.iter().any(|item| item == "*")
 }
 
 const BOOLEAN: &str = "true or false";
@@ -476,4 +494,5 @@ const DAY_SECONDS: u64 = 86_400;
 const COUNT_MAX: u64 = JAVA_INT_MAX;
 const HEADER_SIZE_MAX: u64 = 1024 * 1024;
 const CLUSTER_NAME_MAX: usize = 256;
+const HOST_PATTERN_MAX: usize = 255;
 const LIST_MAX: usize = 1024;

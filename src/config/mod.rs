@@ -12,7 +12,6 @@ mod properties;
 mod raw;
 mod settings;
 mod source_file;
-mod targets;
 mod yaml;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::naming::ServiceUrl;
+use crate::naming::{AddressRange, ServiceUrl};
 
 /// Settings of the gateway: plain data, validated, built once by [`super::load_gateway`].
 ///
@@ -47,10 +47,10 @@ pub struct GatewaySettings {
     pub allowed_host_names: Option<Vec<String>>,
     /// `brokerProxyAllowedIPAddresses`: addresses, networks and ranges that may be connected to; `None` allows all that
     /// the other checks allow.
-    pub allowed_ip_addresses: Option<Vec<String>>,
-    /// `brokerProxyAllowedTargetPorts`: ports that may be connected to, each a number or `*`; `None` allows all that the
-    /// other checks allow.
-    pub allowed_target_ports: Option<Vec<String>>,
+    pub allowed_ip_addresses: Option<Vec<AddressRange>>,
+    /// `brokerProxyAllowedTargetPorts`: ports that may be connected to; `None` allows all that the other checks allow.
+    /// Where host patterns are given and no ports, these are Apache's 6650 and 6651.
+    pub allowed_target_ports: Option<Vec<u16>>,
     /// `gatewayNotReadySeconds`: at shutdown, how long `/readyz` already answers 503 while connections are still
     /// accepted, so that load balancers can turn away first.
     pub not_ready_period: Duration,

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::naming::AddressRange;
 
 const BROKER: &str = "brokerServiceURL=pulsar://b:1";
 
@@ -124,12 +125,12 @@ fn values_become_types() {
     );
     assert_eq!(
         read.allowed_ip_addresses,
-        Some(vec!["10.0.0.0/8".to_owned(), "::1".to_owned()])
+        ["10.0.0.0/8", "::1"]
+            .map(AddressRange::parse)
+            .into_iter()
+            .collect()
     );
-    assert_eq!(
-        read.allowed_target_ports,
-        Some(vec!["6650".to_owned(), "6652".to_owned()])
-    );
+    assert_eq!(read.allowed_target_ports, Some(vec![6650, 6652]));
     assert_eq!(
         (
             read.not_ready_period.as_secs(),
@@ -427,7 +428,18 @@ fn a_star_for_addresses_or_ports_is_no_rule() {
     );
     assert_eq!(shipped.expect("valid").settings.allowed_target_ports, None);
     let chosen = settings(&["brokerProxyAllowedTargetPorts=6650,6651"]).allowed_target_ports;
-    assert_eq!(chosen, Some(vec!["6650".to_owned(), "6651".to_owned()]));
+    assert_eq!(chosen, Some(vec![6650, 6651]));
+}
+
+#[test]
+fn host_patterns_alone_open_the_default_ports_of_apache_only() {
+    let hosts = "brokerProxyAllowedHostNames=*.svc";
+    assert_eq!(
+        settings(&[hosts]).allowed_target_ports,
+        Some(vec![6650, 6651])
+    );
+    let any_port = [hosts, "brokerProxyAllowedTargetPorts=*"];
+    assert_eq!(settings(&any_port).allowed_target_ports, None);
 }
 
 #[test]

@@ -27,7 +27,6 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
 use self::health::BrokerHealth;
-pub use self::policy::BadTargetRule;
 use self::policy::TargetPolicy;
 use self::stats::GatewayMetrics;
 use crate::config::GatewaySettings;
@@ -88,9 +87,6 @@ pub enum StartError {
     /// The address cannot be listened on.
     #[error("listening on {0}: {1}")]
     Listen(SocketAddr, #[source] io::Error),
-    /// A target rule of the settings does not parse.
-    #[error(transparent)]
-    TargetRule(#[from] BadTargetRule),
     /// The settings turn the binary port off.
     #[error("servicePort is not set: there is nothing to listen on")]
     NoPort,
@@ -110,7 +106,7 @@ impl Gateway {
         phases: Phases,
     ) -> Result<Self, StartError> {
         let port = settings.service_port.ok_or(StartError::NoPort)?;
-        let policy = TargetPolicy::new(&settings)?;
+        let policy = TargetPolicy::new(&settings);
         let metrics = GatewayMetrics::register(registry, settings.max_tracked_topics)?;
         let address = SocketAddr::new(settings.bind_address, port);
         let limits = ListenerLimits {

@@ -5,9 +5,11 @@
 //! Start at [`TopicName`] and [`BrokerAddress`].
 
 mod address;
+mod address_range;
 mod topic;
 
 pub use address::{BrokerAddress, ServiceUrl};
+pub use address_range::AddressRange;
 pub use topic::{NamespaceName, TopicDomain, TopicName};
 
 /// Longest topic name accepted, in bytes. Pulsar itself sets none; this one keeps names far above every real use from
