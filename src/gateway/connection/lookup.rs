@@ -42,7 +42,7 @@ pub(super) async fn serve(
         shared.settings.broker.clone(),
         request.connect.clone(),
         connection_options(shared),
-        BackoffPolicy::default(),
+        SPARE_FAILED_BROKERS,
     );
     let limit = shared.handshake_timeout();
     let connected = match timeout(limit, brokers.any()).await {
@@ -305,6 +305,13 @@ impl UserFacingError for NotOnLookupConnection {
     }
 }
 
+/// How long a broker that failed is left alone: long enough not to hammer it, short enough to be back soon after it is.
+const SPARE_FAILED_BROKERS: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_millis(100),
+    max: Duration::from_secs(2),
+    jitter: 0.2,
+    deadline: None,
+};
 /// Requests of one client that are answered at a time.
 const IN_FLIGHT_MAX: usize = 1024;
 /// Bytes of answers that a client may leave unread before nothing more is read from it.
