@@ -12,7 +12,6 @@ import contextlib
 import pathlib
 import queue
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,10 +19,11 @@ import threading
 import time
 
 import programs
+from gateway import gateway
 from programs import ROOT
 
 import pulsar
-from processes import PeerError, end_process, raise_on_signals, running
+from processes import PeerError, end_process, raise_on_signals
 
 UNLOADS = 10
 SECONDS_BETWEEN_UNLOADS = 1.0
@@ -190,18 +190,10 @@ def way_in(via, peer, arguments, folder, results):
         with pulsar.proxy(folder / "proxy", of=peer) as front:
             yield front.service_url
     else:
-        command = [arguments.gateway_bin, "gateway", "--broker", peer.service_url, "--web", peer.admin_url,
-                   "--port", "0", "--http-port", "0", "--bind", "127.0.0.1"]
-        with running(command, folder, "gateway", stdout=subprocess.PIPE, text=True) as gateway:
-            line = gateway.stdout.readline()
-            ready = re.fullmatch(r"ready broker=(pulsar://\S+) http=(http://\S+)\n", line)
-            if not ready:
-                raise PeerError(f"the gateway did not say that it is ready but {line!r}; see {folder / 'gateway.log'}")
-            yield ready[1]
-            alive = gateway.poll() is None
-            gateway.send_signal(signal.SIGTERM)
-            code = gateway.wait(60)
-            results.add("gateway/itself", "stops_on_sigterm", alive and code == 0, f"alive {alive}, exit status {code}")
+        with gateway(arguments.gateway_bin, peer.service_url, peer.admin_url, folder) as front:
+            yield front.service_url
+            orderly = front.stop()
+            results.add("gateway/itself", "stops_on_sigterm", orderly, f"exit status {front.exit_status}")
 
 
 def run_via(via, peer, commands, arguments, folder, results):

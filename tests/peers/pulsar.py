@@ -39,6 +39,9 @@ LOGGING = """\
 </Configuration>
 """
 
+# A broker's largest entry, 5 MiB, and its metadata have to fit into one frame of the bookie.
+BOOKIE_FRAME_BYTES = 5 * 1024 * 1024 + 10 * 1024
+
 
 class Admin:
     """The REST calls that tests need, against one web service URL."""
@@ -157,7 +160,7 @@ class Peer(Folder):
         """Start broker, bookie and metadata in one process."""
         self.create("standalone")
         *ports, bookie_port = free_ports(3)
-        settings = broker_settings("standalone", ports, overrides)
+        settings = broker_settings("standalone", ports, {"nettyMaxFrameSizeBytes": BOOKIE_FRAME_BYTES} | overrides)
         data = self.path / "data"
         command = self.java("org.apache.pulsar.PulsarStandaloneStarter", [
             "--config", write_properties(self.path / "standalone.conf", settings),
@@ -245,8 +248,7 @@ class Peer(Folder):
             "bookiePort": port, "advertisedAddress": HOST, "listeningInterface": "lo", "allowLoopback": "true",
             "metadataServiceUri": f"{metadata.replace('zk:', 'zk+null://')}/ledgers",
             "journalDirectories": data / "journal", "ledgerDirectories": data / "ledgers",
-            # A broker's largest entry, 5 MiB, and its metadata have to fit.
-            "nettyMaxFrameSizeBytes": 5 * 1024 * 1024 + 10 * 1024,
+            "nettyMaxFrameSizeBytes": BOOKIE_FRAME_BYTES,
             # A disk that is nearly full is no reason for a test bookie to become read-only.
             "diskUsageThreshold": "0.99", "diskUsageWarnThreshold": "0.98",
             "httpServerEnabled": "false", "enableStatistics": "false"})

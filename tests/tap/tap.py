@@ -45,10 +45,10 @@ class Tap:
             return
         pumps = [asyncio.ensure_future(self._pump(">", connection, reader, broker_writer)),
                  asyncio.ensure_future(self._pump("<", connection, broker_reader, writer))]
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         for pump in pumps:
             pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
         for each in (writer, broker_writer):
             each.close()
 
@@ -101,7 +101,7 @@ def client_of(connect):
     """`python`, `java` or `go`: who sent this CONNECT; other clients by their own name."""
     sub_message = dict((number, value) for number, _, value in fields(connect))[2]
     version = next(value for number, _, value in fields(sub_message) if number == 1).decode()
-    for name, mark in (("python", "-CPP-"), ("java", "-Java-"), ("go", " Go ")):
+    for name, mark in (("python", "-CPP-"), ("java", "-Java-"), ("go", "-Go-")):
         if mark in version:
             return name
     return version.replace(" ", "-")
