@@ -78,8 +78,11 @@ impl FrameDecoder {
         }
     }
 
-    /// Reads and checks what is there of the two sizes.
-    fn head(&self, buffer: &[u8]) -> Result<Option<Head>, FrameError> {
+    /// Reads and checks what is there of the two sizes at the front of `buffer`; `None` with fewer than four bytes.
+    ///
+    /// # Errors
+    /// [`FrameError`] for sizes that no frame within the limits can have.
+    pub(crate) fn head(&self, buffer: &[u8]) -> Result<Option<Head>, FrameError> {
         let Some(total) = read_u32(buffer, 0) else {
             return Ok(None);
         };
@@ -113,11 +116,12 @@ impl FrameDecoder {
 }
 
 /// The sizes at the front of a frame, checked against the limits and each other.
-struct Head {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
     /// Both size fields, the command and the payload.
-    wire_len: usize,
+    pub(crate) wire_len: usize,
     /// `None` while the second size field is incomplete. Otherwise `HEAD_LEN + command_len <= wire_len`.
-    command_len: Option<usize>,
+    pub(crate) command_len: Option<usize>,
 }
 
 /// One frame of the wire protocol.

@@ -1,3 +1,4 @@
 //! What tests, benches and fuzz targets share. Nothing outside them uses it: the feature `testing` switches it on.
 
 pub mod fuzz;
+pub mod scripted_broker;
