@@ -469,7 +469,7 @@ impl Side {
 /// Chunks that one direction moves before the other one, and other connections, have a turn.
 const CHUNKS_PER_TURN: usize = 8;
 /// How long the second side of a pair may live after the first has ended.
-const LINGER: Duration = Duration::from_secs(5);
+pub(super) const LINGER: Duration = Duration::from_secs(5);
 /// How long answers to what the client sent before a drain still go through.
 const ANSWERS_GRACE: Duration = Duration::from_millis(500);
 /// "Never" for a timer.

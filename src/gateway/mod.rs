@@ -7,6 +7,8 @@
 
 mod connection;
 mod forward;
+#[cfg(test)]
+mod forward_tests;
 mod health;
 mod inspect;
 mod policy;
