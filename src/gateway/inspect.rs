@@ -229,3 +229,189 @@ const PRODUCER_READY: u64 = 6;
 const ASSIGNED_BROKER_URL: u64 = 3;
 const MIGRATED_BROKER_URL: u64 = 3;
 const LOOKUP_BROKER_URL: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::command::Command;
+    use crate::protocol::proto::pulsar::{
+        CommandCloseConsumer, CommandError, CommandProducer, CommandProducerSuccess, CommandSend,
+        CommandSubscribe, CommandSuccess, CommandTopicMigrated, CommandUnsubscribe,
+    };
+
+    struct Connection {
+        inspector: Inspector,
+        topics: Arc<TopicTable>,
+    }
+
+    impl Connection {
+        fn new() -> Self {
+            let topics = TopicTable::new(100);
+            Self {
+                inspector: Inspector::new(Arc::clone(&topics)),
+                topics,
+            }
+        }
+
+        fn client(&mut self, command: impl Into<Command>) {
+            let bytes = command.into().encode_command();
+            self.inspector.client_frame(head(&bytes));
+            self.inspector.flush();
+        }
+
+        fn broker(&mut self, command: impl Into<Command>) -> Option<BrokerAddress> {
+            let bytes = command.into().encode_command();
+            self.inspector.broker_frame(head(&bytes))
+        }
+
+        fn produce(&mut self, topic: &str, producer_id: u64, request_id: u64) {
+            self.client(CommandProducer {
+                topic: topic.to_owned(),
+                producer_id,
+                request_id,
+                ..CommandProducer::default()
+            });
+        }
+
+        fn produced(&mut self, request_id: u64, ready: Option<bool>) {
+            self.broker(CommandProducerSuccess {
+                request_id,
+                producer_ready: ready,
+                ..CommandProducerSuccess::default()
+            });
+        }
+
+        fn subscribe(&mut self, topic: &str, consumer_id: u64, request_id: u64) {
+            self.client(CommandSubscribe {
+                topic: topic.to_owned(),
+                consumer_id,
+                request_id,
+                ..CommandSubscribe::default()
+            });
+            self.broker(CommandSuccess {
+                request_id,
+                schema: None,
+            });
+        }
+
+        /// The value of a series of a topic of public/default; `None` when the topic has none.
+        fn series(&self, name: &str, topic: &str) -> Option<u64> {
+            let mut text = String::new();
+            self.topics.render("c", &mut text);
+            let wanted = format!(
+                "pulsegate_gateway_topic_{name}{{cluster=\"c\",topic=\"persistent://public/default/{topic}\"}} "
+            );
+            let value = text.lines().find_map(|line| line.strip_prefix(&wanted))?;
+            Some(value.parse().unwrap())
+        }
+    }
+
+    fn head(command: &[u8]) -> FrameHead<'_> {
+        FrameHead {
+            wire_len: command.len() + 8,
+            command,
+            payload: &[],
+        }
+    }
+
+    #[test]
+    fn a_producer_that_waits_for_exclusive_access_is_open_once_it_is_ready() {
+        let mut connection = Connection::new();
+        connection.produce("t", 1, 1);
+        connection.produced(1, Some(false));
+        assert_eq!(connection.series("producers", "t"), None);
+        connection.produced(1, Some(true));
+        assert_eq!(connection.series("producers", "t"), Some(1));
+    }
+
+    #[test]
+    fn an_id_that_is_open_stays_on_its_topic() {
+        let mut connection = Connection::new();
+        connection.produce("a", 1, 1);
+        connection.produced(1, None);
+        connection.produce("b", 1, 2);
+        connection.produced(2, None);
+        connection.client(CommandSend {
+            producer_id: 1,
+            num_messages: Some(3),
+            ..CommandSend::default()
+        });
+        assert_eq!(connection.series("in_messages_total", "a"), Some(3));
+        assert_eq!(connection.series("producers", "b"), None);
+    }
+
+    #[test]
+    fn unsubscribing_and_closing_end_a_consumer() {
+        let mut connection = Connection::new();
+        connection.subscribe("t", 1, 1);
+        connection.subscribe("t", 2, 2);
+        assert_eq!(connection.series("consumers", "t"), Some(2));
+        connection.client(CommandUnsubscribe {
+            consumer_id: 1,
+            request_id: 3,
+            ..CommandUnsubscribe::default()
+        });
+        assert_eq!(connection.series("consumers", "t"), Some(2));
+        connection.broker(CommandSuccess {
+            request_id: 3,
+            schema: None,
+        });
+        assert_eq!(connection.series("consumers", "t"), Some(1));
+        let named = connection.broker(CommandCloseConsumer {
+            consumer_id: 2,
+            request_id: 4,
+            assigned_broker_service_url_tls: Some("pulsar+ssl://b:6651".to_owned()),
+            ..CommandCloseConsumer::default()
+        });
+        assert_eq!(connection.series("consumers", "t"), Some(0));
+        assert_eq!(named.unwrap().to_string(), "b:6651");
+    }
+
+    #[test]
+    fn a_refused_request_leaves_nothing_behind() {
+        let mut connection = Connection::new();
+        connection.produce("t", 1, 1);
+        connection.broker(CommandError {
+            request_id: 1,
+            error: 11,
+            message: String::new(),
+        });
+        connection.produced(1, None);
+        assert_eq!(connection.series("producers", "t"), None);
+    }
+
+    #[test]
+    fn a_migrated_topic_names_its_new_broker() {
+        let mut connection = Connection::new();
+        let named = connection.broker(CommandTopicMigrated {
+            broker_service_url: Some("pulsar://blue:6650".to_owned()),
+            ..CommandTopicMigrated::default()
+        });
+        assert_eq!(named.unwrap().to_string(), "blue:6650");
+    }
+
+    #[test]
+    fn what_a_client_can_make_grow_is_bounded() {
+        let mut connection = Connection::new();
+        let many = u64::try_from(TRACKED_MAX).unwrap() + 100;
+        for id in 0..many {
+            connection.produce("t", id, id);
+            connection.produced(id, None);
+        }
+        assert_eq!(
+            connection.series("producers", "t"),
+            u64::try_from(TRACKED_MAX).ok()
+        );
+        for id in 0..many {
+            connection.produce("t", id, id);
+        }
+        assert_eq!(connection.inspector.pending.len(), TRACKED_MAX);
+        let topics = Arc::clone(&connection.topics);
+        drop(connection.inspector);
+        let mut text = String::new();
+        topics.render("c", &mut text);
+        assert!(text.contains(
+            "topic_producers{cluster=\"c\",topic=\"persistent://public/default/t\"} 0\n"
+        ));
+    }
+}

@@ -23,11 +23,13 @@ use crate::gateway::resolver::Resolver;
 use crate::gateway::stats::{EndReason, LookupRequest};
 use crate::net::outbound::{self, OutboundLimits};
 use crate::net::{FrameReader, Outbound, Outgoing, ReadError};
-use crate::protocol::command::{Command, name_of};
+use crate::protocol::command::{Command, CommandError, name_of};
 use crate::protocol::frame::{Frame, FrameLimits};
+use crate::protocol::proto::pulsar::base_command::Type;
 use crate::protocol::proto::pulsar::{
     CommandConnected, CommandPing, CommandPong, FeatureFlags, ServerError,
 };
+use crate::protocol::rewrite;
 use crate::protocol::server_error::{CONNECTION_REQUEST_ID, UserFacingError, error_command};
 use crate::protocol::version;
 
@@ -148,23 +150,27 @@ impl Lookups {
     }
 
     fn on_frame(&mut self, frame: &Frame) -> Result<(), EndReason> {
-        let command = Command::decode(&frame.command).map_err(|error| {
+        let malformed = |error: CommandError| {
             debug!("lookup connection: {error}");
             EndReason::ClientProtocol
-        })?;
-        let request = match &command {
-            Command::Ping(_) => return self.send_urgent(&Command::Pong(CommandPong::default())),
-            Command::Pong(_) => return Ok(()),
-            Command::Lookup(_) => LookupRequest::Lookup,
-            Command::PartitionedMetadata(_) => LookupRequest::PartitionedMetadata,
-            Command::GetTopicsOfNamespace(_) => LookupRequest::TopicsOfNamespace,
-            Command::GetSchema(_) => LookupRequest::Schema,
-            Command::AuthResponse(_) => {
+        };
+        let command_type = Command::peek_type(&frame.command).map_err(malformed)?;
+        let request = match Type::try_from(command_type) {
+            Ok(Type::Ping) => {
+                return self.send_urgent(&Command::Pong(CommandPong::default()));
+            }
+            Ok(Type::Pong) => return Ok(()),
+            Ok(Type::Lookup) => LookupRequest::Lookup,
+            Ok(Type::PartitionedMetadata) => LookupRequest::PartitionedMetadata,
+            Ok(Type::GetTopicsOfNamespace) => LookupRequest::TopicsOfNamespace,
+            Ok(Type::GetSchema) => LookupRequest::Schema,
+            Ok(Type::AuthResponse) => {
                 self.send(&error_command(CONNECTION_REQUEST_ID, &NobodyAsked))?;
                 return Err(EndReason::ClientProtocol);
             }
-            other => return self.refuse_command(other),
+            _ => return self.refuse_command(command_type, &frame.command),
         };
+        let command = Command::decode(&frame.command).map_err(malformed)?;
         let Some(request_id) = command.request_id() else {
             return Err(EndReason::ClientProtocol);
         };
@@ -186,16 +192,14 @@ impl Lookups {
     }
 
     /// A command that belongs on a direct connection. With a request id it gets an answer; without one there is nothing to
-    /// answer it by, and it could only be lost.
-    fn refuse_command(&mut self, command: &Command) -> Result<(), EndReason> {
-        match command.request_id() {
-            Some(request_id) if !matches!(command, Command::Connect(_)) => {
-                self.send(&error_command(
-                    request_id,
-                    &NotOnLookupConnection(name_of(command.command_type())),
-                ))
-            }
-            _ => Err(EndReason::ClientProtocol),
+    /// answer it by, and it could only be lost. Not decoded: nobody here has a use for what it says.
+    fn refuse_command(&mut self, command_type: i32, command: &[u8]) -> Result<(), EndReason> {
+        match rewrite::request_id_of(command) {
+            Some(request_id) => self.send(&error_command(
+                request_id,
+                &NotOnLookupConnection(name_of(command_type)),
+            )),
+            None => Err(EndReason::ClientProtocol),
         }
     }
 
