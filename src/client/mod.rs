@@ -1,1 +1,25 @@
-//! Placeholder.
+//! Our outgoing Pulsar connections: to the brokers behind the gateway, and whatever else of us speaks to a broker.
+//!
+//! Owns the handshake, the matching of answers to requests, keep-alive, the pool of broker connections and lookups that
+//! follow redirects. It decides nothing about who may connect where: a caller passes that decision in.
+//!
+//! Start at [`Connection`] for one broker, at [`BrokerPool`] for a cluster and at [`lookup`] for the owner of a topic.
+
+pub mod backoff;
+pub mod connection;
+pub mod error;
+pub mod handshake;
+pub mod lookup;
+pub mod pool;
+mod state;
+
+#[cfg(test)]
+mod connection_tests;
+#[cfg(test)]
+mod pool_tests;
+
+pub use backoff::{Backoff, BackoffPolicy};
+pub use connection::{ChallengeHook, Connection, ConnectionEvents, ConnectionOptions};
+pub use error::{CloseReason, ConnectError, RequestError};
+pub use lookup::{BrokerLookup, Denied, LookupClient, LookupError, LookupFailure};
+pub use pool::{BrokerPool, PoolError};

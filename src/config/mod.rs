@@ -1,1 +1,33 @@
-//! Placeholder.
+//! Settings: defaults, files, environment and flags into typed, validated structs.
+//!
+//! Owns the list of every setting ([`GATEWAY_KEYS`]), the file formats and their precedence. The way of a value:
+//! `properties` or `yaml` (text to key, value, line) -> `raw` (all sources merged, unknown keys reported) -> `settings`
+//! (typed). Everything wrong is collected and reported together as [`ConfigErrors`]; nothing falls back in silence.
+//! Values of secret and of unknown settings are never quoted. Start at [`load_gateway`].
+
+mod build;
+mod keys;
+mod problem;
+mod properties;
+mod raw;
+mod settings;
+mod source_file;
+mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+pub use build::{LoadedGateway, load_gateway};
+pub use keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
+pub use problem::{ConfigErrors, Origin, Problem};
+pub use raw::{FlagValue, Sources};
+pub use settings::{GatewaySettings, HttpSettings};
+pub use source_file::MAX_FILE_SIZE;
+
+use std::path::Path;
+
+/// Whether the file that `statusFilePath` names exists. Looks at the file system; a few microseconds on a local one.
+#[must_use]
+pub fn status_file_exists(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok()
+}

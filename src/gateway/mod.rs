@@ -1,1 +1,294 @@
-//! Placeholder.
+//! The protocol-aware TCP gateway in front of a cluster of Pulsar brokers.
+//!
+//! Clients connect here as they would to a broker. A connection whose CONNECT names no broker is for lookups: the gateway asks
+//! a broker, follows redirects itself, and answers. A connection that names a broker is relayed to it, bytes unchanged
+//! ([`forward`]). Never keeps a message, never parses a payload, never connects to a host that no broker named
+//! ([`policy`]). Start at [`Gateway`], then `connection`.
+
+mod connection;
+mod forward;
+mod health;
+mod inspect;
+mod policy;
+mod resolver;
+mod stats;
+mod topics;
+mod upstream;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info};
+
+use self::health::BrokerHealth;
+use self::policy::TargetPolicy;
+use self::stats::GatewayMetrics;
+use crate::config::GatewaySettings;
+use crate::http::{Phase, Phases};
+use crate::naming::BrokerAddress;
+use crate::net::{Admission, Listener, ListenerLimits, RejectReason};
+use crate::protocol::proto::pulsar::ServerError;
+use crate::protocol::server_error::UserFacingError;
+use crate::telemetry::{MetricError, MetricRegistry};
+
+/// A gateway that listens; [`run`](Self::run) serves.
+#[derive(Debug)]
+pub struct Gateway {
+    listener: Listener,
+    local_addr: SocketAddr,
+    shared: Arc<Shared>,
+    phases: Phases,
+}
+
+/// A gateway as the health endpoints and the composition root see it.
+#[derive(Debug, Clone)]
+pub struct GatewayHandle {
+    shared: Arc<Shared>,
+    local_addr: SocketAddr,
+}
+
+impl GatewayHandle {
+    /// The address that clients connect to, with the real port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Whether clients can be served: a configured broker took a connection lately.
+    pub fn is_ready(&self) -> bool {
+        self.shared.health.is_reachable()
+    }
+}
+
+/// What all connections of a gateway share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    settings: GatewaySettings,
+    policy: TargetPolicy,
+    metrics: GatewayMetrics,
+    /// Lookups in flight, process-wide: a permit is held until the answer is there.
+    lookups: Semaphore,
+    /// Cancelled when connections have to leave.
+    draining: CancellationToken,
+    health: BrokerHealth,
+    next_broker: AtomicUsize,
+    /// Bounds the connections that are being refused.
+    refusals: Arc<Semaphore>,
+}
+
+/// Why a gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be listened on.
+    #[error("listening on {0}: {1}")]
+    Listen(SocketAddr, #[source] io::Error),
+    /// The settings turn the binary port off.
+    #[error("servicePort is not set: there is nothing to listen on")]
+    NoPort,
+    /// A metric name is taken.
+    #[error(transparent)]
+    Metric(#[from] MetricError),
+}
+
+impl Gateway {
+    /// Binds the listener of the binary protocol and registers the metrics. Nothing is accepted before [`run`](Self::run).
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn bind(
+        settings: GatewaySettings,
+        registry: &MetricRegistry,
+        phases: Phases,
+    ) -> Result<Self, StartError> {
+        let port = settings.service_port.ok_or(StartError::NoPort)?;
+        let policy = TargetPolicy::new(&settings);
+        let metrics = GatewayMetrics::register(registry, settings.max_tracked_topics)?;
+        let address = SocketAddr::new(settings.bind_address, port);
+        let limits = ListenerLimits {
+            max_connections: settings.max_connections,
+            max_per_ip: settings.max_connections_per_ip,
+        };
+        let listener =
+            Listener::bind(address, limits).map_err(|error| StartError::Listen(address, error))?;
+        let local_addr = listener
+            .local_addr()
+            .map_err(|error| StartError::Listen(address, error))?;
+        let lookups = Semaphore::new(settings.max_lookups.min(Semaphore::MAX_PERMITS));
+        Ok(Self {
+            listener,
+            local_addr,
+            shared: Arc::new(Shared {
+                settings,
+                policy,
+                metrics,
+                lookups,
+                draining: CancellationToken::new(),
+                health: BrokerHealth::default(),
+                next_broker: AtomicUsize::new(0),
+                refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
+            }),
+            phases,
+        })
+    }
+
+    /// What others may see of this gateway, also after [`run`](Self::run) took it.
+    pub fn handle(&self) -> GatewayHandle {
+        GatewayHandle {
+            shared: Arc::clone(&self.shared),
+            local_addr: self.local_addr,
+        }
+    }
+
+    /// Serves until the phase is `Draining`; then asks the connections to leave, spread over half of the drain time, and
+    /// returns when all have, or when the phase is `Stopped`: what is left then is cut. Not cancel-safe.
+    pub async fn run(self) {
+        let Self {
+            listener,
+            shared,
+            phases,
+            ..
+        } = self;
+        let mut probe = std::pin::pin!(health::probe(&shared));
+        let connections = TaskTracker::new();
+        let cut = CancellationToken::new();
+        loop {
+            let admission = tokio::select! {
+                biased;
+                () = phases.reached(Phase::Draining) => break,
+                never = &mut probe => match never {},
+                admission = listener.accept() => admission,
+            };
+            admit(&shared, &connections, &cut, admission);
+        }
+        drop(listener);
+        info!(connections = connections.len(), "draining");
+        shared.draining.cancel();
+        connections.close();
+        tokio::select! {
+            biased;
+            () = connections.wait() => {}
+            () = phases.reached(Phase::Stopped) => {
+                info!(connections = connections.len(), "cutting connections that did not leave in time");
+                cut.cancel();
+                connections.wait().await;
+            }
+        }
+    }
+}
+
+/// Starts what an accepted connection needs.
+fn admit(
+    shared: &Arc<Shared>,
+    connections: &TaskTracker,
+    cut: &CancellationToken,
+    admission: Admission,
+) {
+    let shared = Arc::clone(shared);
+    let cut = cut.clone();
+    match admission {
+        Admission::Accepted {
+            stream,
+            peer,
+            permit,
+        } => {
+            let active = shared.metrics.connection_opened();
+            connections.spawn(async move {
+                let metrics = Arc::clone(&shared);
+                tokio::select! {
+                    biased;
+                    () = cut.cancelled() => {}
+                    reason = connection::serve(shared, stream, peer) => {
+                        metrics.metrics.connection_ended(reason);
+                        debug!(%peer, ?reason, "connection ended");
+                    }
+                }
+                drop((active, permit));
+            });
+        }
+        Admission::Rejected {
+            mut stream,
+            peer,
+            reason,
+        } => {
+            shared.metrics.connection_rejected();
+            debug!(%peer, ?reason, "connection rejected");
+            // More than these at a time are closed without an answer: refusing must stay cheaper than asking.
+            if let Some(place) = shared.refusal_place() {
+                connections.spawn(async move {
+                    let error = TooManyConnections(reason);
+                    tokio::select! {
+                        biased;
+                        () = cut.cancelled() => {}
+                        () = connection::refuse(&mut stream, &error) => {}
+                    }
+                    drop(place);
+                });
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Longest time from accepting a connection to the end of its handshake: the keep-alive interval, as in Apache's proxy;
+    /// bounded also where keep-alive is off.
+    fn handshake_timeout(&self) -> Duration {
+        self.settings
+            .keep_alive_interval
+            .unwrap_or(HANDSHAKE_TIMEOUT)
+    }
+
+    /// Over how long the connections leave when the gateway drains.
+    fn drain_spread(&self) -> Duration {
+        self.settings
+            .drain_timeout
+            .saturating_sub(self.settings.not_ready_period)
+            / 2
+    }
+
+    /// The configured brokers in turn.
+    fn next_broker(&self) -> BrokerAddress {
+        let brokers = &self.settings.broker.addresses;
+        let turn = self.next_broker.fetch_add(1, Ordering::Relaxed);
+        brokers
+            .get(turn % brokers.len().max(1))
+            .cloned()
+            .expect("a service URL has at least one address")
+    }
+
+    /// A place among the connections that are being refused, if there is one.
+    fn refusal_place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.refusals).try_acquire_owned().ok()
+    }
+}
+
+/// The answer to a connection beyond a limit. NotAllowedError, so that clients do not come back in a tight loop.
+#[derive(Debug)]
+struct TooManyConnections(RejectReason);
+
+impl UserFacingError for TooManyConnections {
+    fn code(&self) -> ServerError {
+        ServerError::NotAllowedError
+    }
+
+    fn retryable(&self) -> bool {
+        false
+    }
+
+    fn client_message(&self) -> String {
+        match self.0 {
+            RejectReason::TooManyConnections => "Reached the maximum number of connections",
+            RejectReason::TooManyFromIp => "Reached the maximum number of connections on address",
+        }
+        .to_owned()
+    }
+}
+
+/// Bound of a handshake where keep-alive is off.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections that are being refused at a time.
+const REFUSALS_MAX: usize = 256;

@@ -14,6 +14,7 @@ pub mod encode;
 pub mod frame;
 pub mod head;
 pub mod message;
+pub mod peek;
 pub mod proto;
 pub mod required;
 pub mod rewrite;

@@ -1,1 +1,12 @@
-//! Placeholder.
+//! Logging and metrics.
+//!
+//! Owns how log lines look and how the metric registry is rendered. Never writes a payload or a credential. Components
+//! register their metrics in a [`MetricRegistry`] that is passed to them; there is no global one.
+
+mod logging;
+mod metrics;
+
+pub use logging::{LogError, LogFormat, LogSettings, check_level, init_logging};
+pub use metrics::{
+    MetricError, MetricKind, MetricRegistry, SampleCollector, write_header, write_sample,
+};

@@ -1,1 +1,4 @@
-//! Placeholder.
+//! What tests, benches and fuzz targets share. Nothing outside them uses it: the feature `testing` switches it on.
+
+pub mod fuzz;
+pub mod scripted_broker;

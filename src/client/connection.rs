@@ -1,0 +1,584 @@
+//! One connection to a broker: requests with answers, keep-alive both ways, and what the broker sends of itself.
+//!
+//! [`Connection`] is a handle; one task per connection reads, writes and keeps alive. The decisions are in
+//! `state.rs`; this file only waits and calls. The table of waiting requests is shared with the handles behind a lock
+//! that is never held over an await.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{Semaphore, mpsc, oneshot},
+    time::{MissedTickBehavior, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::debug;
+
+use super::{
+    error::{CloseReason, ConnectError, RequestError},
+    handshake::{broker_gave_up, dial, handshake, server_error},
+    state::{ConnectionState, Incoming, KeepAliveAction, RegisterError},
+};
+use crate::{
+    naming::BrokerAddress,
+    net::{
+        FrameReader, Outbound, OutboundError, OutboundLimits, OutboundWriter, Outgoing, outbound,
+    },
+    protocol::{
+        command::{Command, name_of},
+        frame::{Frame, FrameLimits},
+        proto::pulsar::{
+            CommandAuthChallenge, CommandAuthResponse, CommandConnect, CommandConnected,
+            CommandPing, CommandPong, base_command::Type,
+        },
+        rewrite,
+    },
+};
+
+/// Answers an AUTH_CHALLENGE of the broker, during the handshake or later; `None` = this challenge cannot be answered.
+/// Called on the connection's task, so it must not block.
+pub type ChallengeHook =
+    Arc<dyn Fn(&CommandAuthChallenge) -> Option<CommandAuthResponse> + Send + Sync>;
+
+/// How a connection behaves. All durations count from the event they name.
+#[derive(Clone)]
+pub struct ConnectionOptions {
+    /// For resolving the host and opening the TCP connection.
+    pub connect_timeout: Duration,
+    /// From the TCP connection to CONNECTED.
+    pub handshake_timeout: Duration,
+    /// From the call of a request to its answer, waiting for a free place among `max_in_flight` included.
+    pub request_timeout: Duration,
+    /// We send PING in this interval, and end the connection when nothing came for a whole further one. `None` = never.
+    pub keep_alive_interval: Option<Duration>,
+    /// Of frames from the broker, until CONNECTED names the broker's own.
+    pub frame_limits: FrameLimits,
+    /// Requests that may wait for their answer at a time; further ones wait for a place. At least 1.
+    pub max_in_flight: usize,
+    /// Frames that [`ConnectionEvents`] holds; when it is full, the connection stops reading. At least 1.
+    pub max_events: usize,
+    /// Bounds of what we send.
+    pub outbound: OutboundLimits,
+    /// Answers authentication challenges. Without it a challenge ends the handshake, and later ones are events.
+    pub on_challenge: Option<ChallengeHook>,
+    /// Where the connection's task is spawned. Clones of the options share it, so an owner can wait for the tasks of all
+    /// its connections.
+    pub tracker: TaskTracker,
+}
+
+impl Default for ConnectionOptions {
+    /// The times of an Apache client (10 s, 30 s, 30 s) and of keep-alive (30 s), 50,000 requests in flight.
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(30),
+            keep_alive_interval: Some(Duration::from_secs(30)),
+            frame_limits: FrameLimits::default(),
+            max_in_flight: 50_000,
+            max_events: 128,
+            outbound: OutboundLimits::default(),
+            on_challenge: None,
+            tracker: TaskTracker::new(),
+        }
+    }
+}
+
+impl fmt::Debug for ConnectionOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionOptions")
+            .field("connect_timeout", &self.connect_timeout)
+            .field("handshake_timeout", &self.handshake_timeout)
+            .field("request_timeout", &self.request_timeout)
+            .field("keep_alive_interval", &self.keep_alive_interval)
+            .field("frame_limits", &self.frame_limits)
+            .field("max_in_flight", &self.max_in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A handle on an open connection to a broker; clones share the connection. It ends when the last handle is dropped,
+/// when [`close`](Self::close) is called, or when the broker or the network ends it.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    handle: Arc<Handle>,
+}
+
+/// The frames of a connection that answer none of its requests: MESSAGE, SEND_RECEIPT, CLOSE_PRODUCER and so on, in the
+/// order they came. Once dropped, such frames are discarded.
+#[derive(Debug)]
+pub struct ConnectionEvents {
+    frames: mpsc::Receiver<Frame>,
+}
+
+impl ConnectionEvents {
+    /// The next frame, or `None` when the connection has ended and all its frames were taken. Cancel-safe.
+    ///
+    /// While nobody takes frames and `max_events` of them wait, the connection does not read, and so its requests get
+    /// no answers.
+    pub async fn recv(&mut self) -> Option<Frame> {
+        self.frames.recv().await
+    }
+}
+
+impl Connection {
+    /// Connects to a broker; frames that answer no request are discarded. Dropped early, it leaves nothing behind.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn open(
+        address: &BrokerAddress,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+    ) -> Result<Self, ConnectError> {
+        let (reader, writer) = dial(address, options.connect_timeout).await?.into_split();
+        Ok(Self::establish(reader, writer, connect, options).await?.0)
+    }
+
+    /// As [`open`](Self::open), with the frames that answer no request.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn open_with_events(
+        address: &BrokerAddress,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+    ) -> Result<(Self, ConnectionEvents), ConnectError> {
+        let (reader, writer) = dial(address, options.connect_timeout).await?.into_split();
+        Self::establish(reader, writer, connect, options).await
+    }
+
+    /// Makes a connection of the two halves of any stream: performs the handshake and starts the task.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn establish<R, W>(
+        reader: R,
+        mut writer: W,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+    ) -> Result<(Self, ConnectionEvents), ConnectError>
+    where
+        R: AsyncRead + Unpin + Send + 'static,
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut reader = FrameReader::new(reader, options.frame_limits);
+        let shaken = handshake(&mut reader, &mut writer, connect, &options).await?;
+        let (outbound, outbound_writer) = outbound::channel(options.outbound);
+        let max_in_flight = options.max_in_flight.max(1);
+        let shared = Arc::new(Shared {
+            state: Mutex::new(ConnectionState::new(max_in_flight)),
+            places: Semaphore::new(max_in_flight.min(Semaphore::MAX_PERMITS)),
+            ended: CancellationToken::new(),
+        });
+        let (events, frames) = mpsc::channel(options.max_events.max(1));
+        let stop = CancellationToken::new();
+        let driver = Driver {
+            reader,
+            events,
+            parked: None,
+            outbound: outbound.clone(),
+            stop: stop.clone(),
+            ended: EndGuard {
+                shared: Arc::clone(&shared),
+            },
+            on_challenge: options.on_challenge,
+            keep_alive_interval: options.keep_alive_interval,
+        };
+        options.tracker.spawn(driver.run(outbound_writer, writer));
+        let handle = Handle {
+            shared,
+            outbound,
+            connected: shaken.connected,
+            connected_frame: shaken.frame,
+            request_timeout: options.request_timeout,
+            stop,
+        };
+        Ok((
+            Self {
+                handle: Arc::new(handle),
+            },
+            ConnectionEvents { frames },
+        ))
+    }
+
+    /// What the broker said of itself in CONNECTED.
+    pub fn connected(&self) -> &CommandConnected {
+        &self.handle.connected
+    }
+
+    /// CONNECTED as it came.
+    pub fn connected_frame(&self) -> &Frame {
+        &self.handle.connected_frame
+    }
+
+    /// Sends a command and waits for its answer; the request id of `command` is replaced. Cancel-safe in that nothing is
+    /// left behind, but the command may have been sent.
+    ///
+    /// A PRODUCER_SUCCESS whose `producer_ready` is false is not the answer: the one that follows it is.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; an answer that is ERROR is [`RequestError::Refused`]. Answers that report a failure in
+    /// their own fields, such as LOOKUP_RESPONSE, are returned as they are.
+    pub async fn request(&self, command: Command) -> Result<Command, RequestError> {
+        let answer = self.request_raw(command.encode_command()).await?;
+        match Command::decode(&answer.command)? {
+            Command::Error(error) => Err(RequestError::Refused {
+                code: server_error(error.error),
+                message: error.message,
+            }),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Sends an encoded `BaseCommand` with its request id replaced, all else unchanged, and returns the answer as it
+    /// came: the request id in it is ours. An ERROR is an answer, too. Cancel-safe as [`request`](Self::request).
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn request_raw(&self, command: Bytes) -> Result<Frame, RequestError> {
+        let limit = self.handle.request_timeout;
+        let exchange = async {
+            let shared = &self.handle.shared;
+            // The semaphore is closed only by the end of the connection.
+            let place = shared.places.acquire().await.map_err(|_| shared.closed())?;
+            let mut waiting = self.send_request(&command).await?;
+            let answer = (&mut waiting.answer).await.map_err(|_| shared.closed());
+            drop(place);
+            answer
+        };
+        timeout(limit, exchange)
+            .await
+            .map_err(|_| RequestError::Timeout(limit))?
+    }
+
+    /// Registers and sends, waiting for room in the outbound lane where there is none.
+    async fn send_request(&self, command: &Bytes) -> Result<Waiting<'_>, RequestError> {
+        let Handle {
+            shared, outbound, ..
+        } = &*self.handle;
+        loop {
+            {
+                let (sender, answer) = oneshot::channel();
+                // Registered and queued under one lock, so that requests leave in the order of their ids.
+                let mut state = shared.state.lock();
+                let request_id = state.register(sender).map_err(|error| match error {
+                    RegisterError::Ended(reason) => RequestError::Closed(reason),
+                    RegisterError::TooMany => {
+                        unreachable!("there are no more places than requests in flight")
+                    }
+                })?;
+                let command = rewrite::with_request_id(command, request_id);
+                let queued = command.map(|command| {
+                    outbound.send(Outgoing::Frame(Frame {
+                        command,
+                        payload: Bytes::new(),
+                    }))
+                });
+                match queued {
+                    Ok(Ok(())) => {
+                        return Ok(Waiting {
+                            shared,
+                            request_id,
+                            answer,
+                        });
+                    }
+                    Ok(Err(OutboundError::Full)) => state.forget(request_id),
+                    Ok(Err(OutboundError::Closed)) => {
+                        state.forget(request_id);
+                        return Err(RequestError::Closed(
+                            state.ended().cloned().unwrap_or(CloseReason::Local),
+                        ));
+                    }
+                    Err(error) => {
+                        state.forget(request_id);
+                        return Err(error.into());
+                    }
+                }
+            }
+            // An end while waiting is reported by the next turn.
+            let _ = outbound.ready().await;
+        }
+    }
+
+    /// Queues something that needs no answer, or whose answer is an event. Never waits.
+    ///
+    /// # Errors
+    /// See [`OutboundError`].
+    pub fn send(&self, outgoing: Outgoing<'_>) -> Result<(), OutboundError> {
+        self.handle.outbound.send(outgoing)
+    }
+
+    /// The way out, for waiting until there is room in it.
+    pub fn outbound(&self) -> &Outbound {
+        &self.handle.outbound
+    }
+
+    /// Ends the connection for all handles: what is queued is sent within a second, waiting requests fail.
+    pub fn close(&self) {
+        self.handle.stop.cancel();
+    }
+
+    /// Waits until the connection has ended and returns why. Cancel-safe.
+    pub async fn closed(&self) -> CloseReason {
+        self.handle.shared.ended.cancelled().await;
+        self.handle.shared.close_reason()
+    }
+
+    /// Whether the connection has ended or is being closed.
+    pub fn is_closed(&self) -> bool {
+        self.handle.stop.is_cancelled() || self.handle.shared.ended.is_cancelled()
+    }
+
+    /// Requests that wait for an answer.
+    pub fn in_flight(&self) -> usize {
+        self.handle.shared.state.lock().in_flight()
+    }
+
+    /// Whether this is the only handle.
+    pub(crate) fn is_only_handle(&self) -> bool {
+        Arc::strong_count(&self.handle) == 1
+    }
+}
+
+/// What the clones of a connection share; the last one to go ends the task.
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    outbound: Outbound,
+    connected: CommandConnected,
+    connected_frame: Frame,
+    request_timeout: Duration,
+    stop: CancellationToken,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// What handles and task share.
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<ConnectionState<oneshot::Sender<Frame>>>,
+    /// One per request in flight. Closed when the connection has ended.
+    places: Semaphore,
+    /// Cancelled when the connection has ended, after the reason is in `state`.
+    ended: CancellationToken,
+}
+
+impl Shared {
+    fn end(&self, reason: CloseReason) {
+        let waiters = self.state.lock().end(reason);
+        self.places.close();
+        self.ended.cancel();
+        // Whoever waits on one of them finds the reason in the state.
+        drop(waiters);
+    }
+
+    fn close_reason(&self) -> CloseReason {
+        self.state
+            .lock()
+            .ended()
+            .cloned()
+            .unwrap_or(CloseReason::Local)
+    }
+
+    fn closed(&self) -> RequestError {
+        RequestError::Closed(self.close_reason())
+    }
+}
+
+/// A registered request; dropped, it is forgotten.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    request_id: u64,
+    answer: oneshot::Receiver<Frame>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.shared.state.lock().forget(self.request_id);
+    }
+}
+
+/// Ends the connection for its handles however the task ends.
+struct EndGuard {
+    shared: Arc<Shared>,
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.shared.end(CloseReason::Local);
+    }
+}
+
+/// The task of a connection, but for the writer.
+struct Driver<R> {
+    reader: FrameReader<R>,
+    events: mpsc::Sender<Frame>,
+    /// A frame that the full event queue has not taken; nothing is read while there is one.
+    parked: Option<Frame>,
+    outbound: Outbound,
+    stop: CancellationToken,
+    ended: EndGuard,
+    on_challenge: Option<ChallengeHook>,
+    keep_alive_interval: Option<Duration>,
+}
+
+impl<R: AsyncRead + Unpin> Driver<R> {
+    async fn run<W: AsyncWrite + Unpin>(mut self, outbound_writer: OutboundWriter, writer: W) {
+        let mut writing = std::pin::pin!(outbound_writer.run(writer));
+        let (reason, written) = self.drive(writing.as_mut()).await;
+        debug!(%reason, "connection to a broker ended");
+        self.outbound.close_after_flush();
+        if matches!(reason, CloseReason::Local) && !written {
+            // What was sent before the close still goes out, unless the broker does not read.
+            let _ = timeout(FLUSH_ON_CLOSE, writing).await;
+        }
+        self.ended.shared.end(reason);
+    }
+
+    /// Until the connection ends; says whether the writer has ended as well (it must not be polled again then).
+    async fn drive(
+        &mut self,
+        mut writing: impl Future<Output = std::io::Result<()>> + Unpin,
+    ) -> (CloseReason, bool) {
+        let mut ticks = self
+            .keep_alive_interval
+            .filter(|interval| !interval.is_zero())
+            .map(|interval| {
+                let mut ticks = tokio::time::interval(interval);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                // The first tick is due after an interval, not at once.
+                ticks.reset();
+                ticks
+            });
+        let (stop, events) = (self.stop.clone(), self.events.clone());
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return (CloseReason::Local, false),
+                result = &mut writing => {
+                    let reason = result.map_or_else(|error| CloseReason::Io(Arc::new(error)), |()| CloseReason::Local);
+                    return (reason, true);
+                }
+                _ = async { ticks.as_mut().expect("checked by the branch's condition").tick().await }, if ticks.is_some() => {
+                    if let Err(reason) = self.on_keep_alive_tick() {
+                        return (reason, false);
+                    }
+                }
+                permit = events.reserve(), if self.parked.is_some() => {
+                    if let (Some(frame), Ok(permit)) = (self.parked.take(), permit) {
+                        permit.send(frame);
+                    }
+                }
+                frame = self.reader.next(), if self.parked.is_none() => {
+                    let result = match frame {
+                        Ok(Some(frame)) => self.on_frame(frame),
+                        Ok(None) => Err(CloseReason::EndOfStream),
+                        Err(error) => Err(error.into()),
+                    };
+                    if let Err(reason) = result {
+                        return (reason, false);
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_keep_alive_tick(&mut self) -> Result<(), CloseReason> {
+        let reading = self.parked.is_none();
+        let action = self.ended.shared.state.lock().on_keep_alive_tick(reading);
+        match action {
+            KeepAliveAction::Close => Err(CloseReason::KeepAliveTimeout),
+            KeepAliveAction::SendPing => self.send_urgent(&Command::from(CommandPing {})),
+        }
+    }
+
+    fn on_frame(&mut self, frame: Frame) -> Result<(), CloseReason> {
+        let command_type = Command::peek_type(&frame.command).map_err(command_close)?;
+        let shared = &self.ended.shared;
+        if command_type == Type::ProducerSuccess as i32 && !is_producer_ready(&frame)? {
+            shared.state.lock().on_interim_answer();
+            return Ok(());
+        }
+        let incoming = shared
+            .state
+            .lock()
+            .on_frame(command_type, rewrite::request_id_of(&frame.command));
+        match incoming {
+            Incoming::Answer(waiter) => {
+                // The request may just have been given up; then nobody misses the answer.
+                let _ = waiter.send(frame);
+                Ok(())
+            }
+            Incoming::Ping => self.send_urgent(&Command::from(CommandPong {})),
+            Incoming::Alive => Ok(()),
+            Incoming::Late => {
+                debug!(
+                    command = name_of(command_type),
+                    "an answer came after its request was given up"
+                );
+                Ok(())
+            }
+            Incoming::ConnectionError => {
+                match Command::decode(&frame.command).map_err(command_close)? {
+                    Command::Error(error) => Err(broker_gave_up(error)),
+                    _ => Ok(()),
+                }
+            }
+            Incoming::Unsolicited => self.on_unsolicited(command_type, frame),
+        }
+    }
+
+    fn on_unsolicited(&mut self, command_type: i32, frame: Frame) -> Result<(), CloseReason> {
+        if command_type == Type::AuthChallenge as i32
+            && let Some(hook) = &self.on_challenge
+            && let Command::AuthChallenge(challenge) =
+                Command::decode(&frame.command).map_err(command_close)?
+            && let Some(response) = hook(&challenge)
+        {
+            return self.send_urgent(&Command::from(response));
+        }
+        match self.events.try_send(frame) {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::TrySendError::Full(frame)) => {
+                self.parked = Some(frame);
+                Ok(())
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                debug!(
+                    command = name_of(command_type),
+                    "a frame that nobody asked for was discarded"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    fn send_urgent(&self, command: &Command) -> Result<(), CloseReason> {
+        match self.outbound.send_urgent(Outgoing::Command(command)) {
+            // A full urgent lane holds PONGs already: the broker does not read, and keep-alive will notice.
+            Ok(()) | Err(OutboundError::Full) => Ok(()),
+            Err(OutboundError::Closed) => Err(CloseReason::Local),
+        }
+    }
+}
+
+fn is_producer_ready(frame: &Frame) -> Result<bool, CloseReason> {
+    match Command::decode(&frame.command).map_err(command_close)? {
+        Command::ProducerSuccess(success) => Ok(success.producer_ready()),
+        _ => Ok(true),
+    }
+}
+
+fn command_close(error: crate::protocol::command::CommandError) -> CloseReason {
+    CloseReason::Command(Arc::new(error))
+}
+
+/// How long closing waits for a broker to take what was sent before.
+const FLUSH_ON_CLOSE: Duration = Duration::from_secs(1);

@@ -1,0 +1,136 @@
+//! What can go wrong with a connection to a broker.
+
+use std::{io, sync::Arc, time::Duration};
+
+use crate::{
+    net::ReadError,
+    protocol::{
+        command::CommandError,
+        frame::{Frame, FrameError},
+        proto::pulsar::ServerError,
+    },
+};
+
+/// Why a connection could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No TCP connection: name not resolved, refused, unreachable.
+    #[error("cannot connect: {0}")]
+    Dial(#[source] io::Error),
+    /// The TCP connection took longer than `connect_timeout`.
+    #[error("cannot connect within {0:?}")]
+    DialTimeout(Duration),
+    /// The broker's address asks for TLS, which outgoing connections do not speak.
+    #[error("TLS to brokers is not supported")]
+    TlsUnsupported,
+    /// The broker did not complete the handshake within `handshake_timeout`.
+    #[error("no answer to CONNECT within {0:?}")]
+    HandshakeTimeout(Duration),
+    /// The broker ended the connection instead of answering CONNECT.
+    #[error("the broker closed the connection during the handshake")]
+    ClosedDuringHandshake,
+    /// The connection failed during the handshake.
+    #[error("the connection failed during the handshake: {0}")]
+    Io(#[source] io::Error),
+    /// The broker sent bytes that are no frame.
+    #[error("the broker sent a malformed frame: {0}")]
+    Frame(#[from] FrameError),
+    /// The broker sent a frame that holds no valid command.
+    #[error("the broker sent a malformed command: {0}")]
+    Command(#[from] CommandError),
+    /// The broker answered CONNECT with something that is no answer to it.
+    #[error("the broker answered CONNECT with {0}")]
+    UnexpectedAnswer(&'static str),
+    /// The broker asks for a further authentication step, and there is no hook for it or the hook declined.
+    #[error("the broker sent an authentication challenge, which is not supported")]
+    ChallengeUnsupported,
+    /// The broker answered CONNECT with ERROR.
+    #[error("the broker refused the connection: {code:?}: {message}")]
+    Refused {
+        /// The broker's code, [`ServerError::UnknownError`] when it is none that we know.
+        code: ServerError,
+        /// The broker's text.
+        message: String,
+        /// The whole answer, for a caller that passes it on unchanged.
+        frame: Box<Frame>,
+    },
+}
+
+impl From<ReadError> for ConnectError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(error) => Self::Io(error),
+            ReadError::Frame(error) => Self::Frame(error),
+            ReadError::Truncated { .. } => Self::ClosedDuringHandshake,
+        }
+    }
+}
+
+/// Why a connection ended. Every request that was waiting gets it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CloseReason {
+    /// We closed it, or dropped the last handle.
+    #[error("closed by us")]
+    Local,
+    /// The broker ended the stream.
+    #[error("closed by the broker")]
+    EndOfStream,
+    /// Nothing came from the broker for a whole keep-alive interval after a PING.
+    #[error("the broker did not answer PING")]
+    KeepAliveTimeout,
+    /// Reading or writing failed.
+    #[error("the connection failed: {0}")]
+    Io(Arc<io::Error>),
+    /// The broker sent bytes that are no frame.
+    #[error("the broker sent a malformed frame: {0}")]
+    Frame(FrameError),
+    /// The broker sent a command that cannot be read.
+    #[error("the broker sent a malformed command: {0}")]
+    Command(Arc<CommandError>),
+    /// The broker sent an ERROR that concerns the whole connection.
+    #[error("the broker gave up the connection: {code:?}: {message}")]
+    Broker {
+        /// The broker's code.
+        code: ServerError,
+        /// The broker's text.
+        message: Arc<str>,
+    },
+}
+
+impl From<ReadError> for CloseReason {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(error) => Self::Io(Arc::new(error)),
+            ReadError::Frame(error) => Self::Frame(error),
+            ReadError::Truncated { .. } => Self::EndOfStream,
+        }
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RequestError {
+    /// No answer within `request_timeout`; it may have been carried out all the same.
+    #[error("no answer from the broker within {0:?}")]
+    Timeout(Duration),
+    /// The connection ended first; the request may have been carried out all the same.
+    #[error("the connection ended: {0}")]
+    Closed(#[source] CloseReason),
+    /// The command to send, or the answer, cannot be read as a command.
+    #[error("malformed command: {0}")]
+    Command(Arc<CommandError>),
+    /// The broker answered ERROR.
+    #[error("the broker refused the request: {code:?}: {message}")]
+    Refused {
+        /// The broker's code, [`ServerError::UnknownError`] when it is none that we know.
+        code: ServerError,
+        /// The broker's text.
+        message: String,
+    },
+}
+
+impl From<CommandError> for RequestError {
+    fn from(error: CommandError) -> Self {
+        Self::Command(Arc::new(error))
+    }
+}

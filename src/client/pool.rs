@@ -1,0 +1,446 @@
+//! One connection per broker, for all who want to ask something.
+//!
+//! Owns which brokers are connected, which failed lately and which of the service URL's is next. A connection that ended
+//! is replaced when it is wanted again; nothing reconnects without being asked for.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::{
+    backoff::{Backoff, BackoffPolicy},
+    connection::{Connection, ConnectionOptions},
+    error::ConnectError,
+};
+use crate::{
+    naming::{BrokerAddress, ServiceUrl},
+    protocol::proto::pulsar::CommandConnect,
+};
+
+/// Connections to the brokers of one cluster; clones share them. When the last clone is dropped all are closed.
+#[derive(Debug, Clone)]
+pub struct BrokerPool {
+    inner: Arc<Inner>,
+}
+
+/// Why the pool has no connection to give.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PoolError {
+    /// Connecting failed just now.
+    #[error("broker {address}: {error}")]
+    Connect {
+        /// The broker.
+        address: BrokerAddress,
+        /// What failed; shared by all that waited for the same attempt.
+        error: Arc<ConnectError>,
+    },
+    /// Connecting failed a moment ago, and the next attempt is further away than a caller should wait.
+    #[error("broker {address} failed and is not tried again for {wait:?}")]
+    BackingOff {
+        /// The broker.
+        address: BrokerAddress,
+        /// Until the next attempt.
+        wait: Duration,
+    },
+    /// As many brokers as the pool may hold are connected and in use.
+    #[error("{0} brokers are connected already")]
+    TooManyBrokers(usize),
+    /// The pool was closed.
+    #[error("the broker pool is closed")]
+    Closed,
+}
+
+impl BrokerPool {
+    /// A pool that connects when asked. `connect` is sent to every broker, `policy` says how failed brokers are spared
+    /// (a maximum of a few seconds keeps the way back short), `options` apply to each connection; its tracker gets the
+    /// pool's tasks as well.
+    pub fn new(
+        service_url: ServiceUrl,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        policy: BackoffPolicy,
+    ) -> Self {
+        Self::with_max_brokers(service_url, connect, options, policy, MAX_BROKERS)
+    }
+
+    /// As [`new`](Self::new), holding connections to at most `max_brokers` brokers. The one that was not wanted for the
+    /// longest time is closed for a new one, if nobody holds it.
+    pub fn with_max_brokers(
+        service_url: ServiceUrl,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        policy: BackoffPolicy,
+        max_brokers: usize,
+    ) -> Self {
+        let inner = Inner {
+            service_url,
+            connect,
+            options,
+            max_brokers: max_brokers.max(1),
+            started: Instant::now(),
+            turn: AtomicUsize::new(0),
+            stop: CancellationToken::new(),
+            state: Mutex::new(PoolState {
+                slots: BTreeMap::new(),
+                uses: 0,
+                failures: Failures::new(policy),
+            }),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// The connection to this broker, opened if there is none. Callers that come while it is being opened wait for the
+    /// same attempt. A broker that failed lately is tried when its backoff is over, if that is within `connect_timeout`.
+    /// Cancel-safe: the attempt goes on for others.
+    ///
+    /// # Errors
+    /// See [`PoolError`].
+    pub async fn get(&self, address: &BrokerAddress) -> Result<Connection, PoolError> {
+        let mut opening = match self.inner.find(address)? {
+            Found::Open(connection) => return Ok(connection),
+            Found::Opening(opening) => opening,
+        };
+        // The sender goes away unused only when the pool is closed.
+        let result = opening
+            .wait_for(Option::is_some)
+            .await
+            .map_err(|_| PoolError::Closed)?;
+        result.clone().unwrap_or(Err(PoolError::Closed))
+    }
+
+    /// A connection to any broker of the service URL: they take turns. Those that failed lately are left out unless all
+    /// did; then the one whose backoff ends first is tried. Cancel-safe as [`get`](Self::get).
+    ///
+    /// # Errors
+    /// That of the broker tried last.
+    pub async fn any(&self) -> Result<(BrokerAddress, Connection), PoolError> {
+        let mut last = PoolError::Closed;
+        for address in self.inner.candidates() {
+            match self.get(&address).await {
+                Ok(connection) => return Ok((address, connection)),
+                Err(error) => {
+                    debug!(%error, "a broker of the service URL cannot be asked");
+                    last = error;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// The brokers that are connected or being connected.
+    pub fn brokers(&self) -> Vec<BrokerAddress> {
+        self.inner.state.lock().slots.keys().cloned().collect()
+    }
+
+    /// The address of the cluster.
+    pub fn service_url(&self) -> &ServiceUrl {
+        &self.inner.service_url
+    }
+
+    /// Closes all connections, also those that callers hold; further requests get [`PoolError::Closed`].
+    pub fn close(&self) {
+        self.inner.close();
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    service_url: ServiceUrl,
+    connect: CommandConnect,
+    options: ConnectionOptions,
+    max_brokers: usize,
+    started: Instant,
+    /// How often `any` was called: whose turn it is.
+    turn: AtomicUsize,
+    stop: CancellationToken,
+    state: Mutex<PoolState>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[derive(Debug)]
+struct PoolState {
+    /// At most `max_brokers`.
+    slots: BTreeMap<BrokerAddress, Slot>,
+    /// Counts uses of slots, to tell which was used last.
+    uses: u64,
+    failures: Failures,
+}
+
+type Attempt = Option<Result<Connection, PoolError>>;
+
+#[derive(Debug)]
+enum Slot {
+    Opening(watch::Receiver<Attempt>),
+    Open {
+        connection: Connection,
+        last_use: u64,
+    },
+}
+
+enum Found {
+    Open(Connection),
+    Opening(watch::Receiver<Attempt>),
+}
+
+impl Inner {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn find(self: &Arc<Self>, address: &BrokerAddress) -> Result<Found, PoolError> {
+        let mut state = self.state.lock();
+        if self.stop.is_cancelled() {
+            return Err(PoolError::Closed);
+        }
+        let state = &mut *state;
+        state.uses += 1;
+        match state.slots.get_mut(address) {
+            Some(Slot::Open {
+                connection,
+                last_use,
+            }) if !connection.is_closed() => {
+                *last_use = state.uses;
+                return Ok(Found::Open(connection.clone()));
+            }
+            Some(Slot::Opening(opening)) => return Ok(Found::Opening(opening.clone())),
+            Some(Slot::Open { .. }) => {
+                state.slots.remove(address);
+            }
+            None => {}
+        }
+        let wait = state.failures.wait(address, self.now());
+        if wait > self.options.connect_timeout {
+            let address = address.clone();
+            return Err(PoolError::BackingOff { address, wait });
+        }
+        state.make_room(self.max_brokers)?;
+        let (sender, opening) = watch::channel(None);
+        state
+            .slots
+            .insert(address.clone(), Slot::Opening(opening.clone()));
+        let attempt = open(
+            Arc::downgrade(self),
+            self.stop.clone(),
+            address.clone(),
+            wait,
+            sender,
+        );
+        self.options.tracker.spawn(attempt);
+        Ok(Found::Opening(opening))
+    }
+
+    /// Puts the result of an attempt into its slot and tells those that wait for it.
+    fn opened(
+        &self,
+        address: BrokerAddress,
+        result: Result<Connection, ConnectError>,
+        sender: &watch::Sender<Attempt>,
+    ) {
+        let mut state = self.state.lock();
+        let outcome = match result {
+            // The pool may have been closed meanwhile; then nobody would close this connection.
+            Ok(_) if self.stop.is_cancelled() => Err(PoolError::Closed),
+            Ok(connection) => {
+                state.failures.succeeded(&address);
+                let last_use = state.uses;
+                state.slots.insert(
+                    address,
+                    Slot::Open {
+                        connection: connection.clone(),
+                        last_use,
+                    },
+                );
+                Ok(connection)
+            }
+            Err(error) => {
+                let wait = state.failures.failed(&address, self.now());
+                state.slots.remove(&address);
+                warn!(broker = %address, %error, ?wait, "cannot connect to a broker");
+                Err(PoolError::Connect {
+                    address,
+                    error: Arc::new(error),
+                })
+            }
+        };
+        drop(state);
+        sender.send_replace(Some(outcome));
+    }
+
+    /// The brokers of the service URL in the order to try them.
+    fn candidates(&self) -> Vec<BrokerAddress> {
+        let addresses = &self.service_url.addresses;
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len().max(1);
+        let in_turn = || addresses.iter().cycle().skip(turn).take(addresses.len());
+        let state = self.state.lock();
+        let now = self.now();
+        let good: Vec<_> = in_turn()
+            .filter(|address| state.failures.wait(address, now).is_zero())
+            .cloned()
+            .collect();
+        if !good.is_empty() {
+            return good;
+        }
+        in_turn()
+            .min_by_key(|address| state.failures.wait(address, now))
+            .cloned()
+            .into_iter()
+            .collect()
+    }
+
+    fn close(&self) {
+        self.stop.cancel();
+        let slots = std::mem::take(&mut self.state.lock().slots);
+        for slot in slots.into_values() {
+            if let Slot::Open { connection, .. } = slot {
+                connection.close();
+            }
+        }
+    }
+}
+
+impl PoolState {
+    fn make_room(&mut self, max_brokers: usize) -> Result<(), PoolError> {
+        if self.slots.len() < max_brokers {
+            return Ok(());
+        }
+        self.slots.retain(
+            |_, slot| !matches!(slot, Slot::Open { connection, .. } if connection.is_closed()),
+        );
+        while self.slots.len() >= max_brokers {
+            let idle = self.slots.iter().filter_map(|(address, slot)| match slot {
+                Slot::Open {
+                    connection,
+                    last_use,
+                } if connection.is_only_handle() => Some((*last_use, address)),
+                Slot::Open { .. } | Slot::Opening(_) => None,
+            });
+            let Some((_, address)) = idle.min() else {
+                return Err(PoolError::TooManyBrokers(max_brokers));
+            };
+            let address = address.clone();
+            debug!(broker = %address, "closing an idle connection to make room for another broker");
+            self.slots.remove(&address);
+        }
+        Ok(())
+    }
+}
+
+/// One attempt to connect. It must not keep the pool alive, so that dropping the pool ends it.
+async fn open(
+    pool: Weak<Inner>,
+    stop: CancellationToken,
+    address: BrokerAddress,
+    wait: Duration,
+    sender: watch::Sender<Attempt>,
+) {
+    let connect = async {
+        sleep(wait).await;
+        let (connect, options) = {
+            let pool = pool.upgrade()?;
+            (pool.connect.clone(), pool.options.clone())
+        };
+        Some(Connection::open(&address, connect, options).await)
+    };
+    let result = tokio::select! {
+        biased;
+        () = stop.cancelled() => return,
+        result = connect => result,
+    };
+    if let (Some(result), Some(pool)) = (result, pool.upgrade()) {
+        pool.opened(address, result, &sender);
+    }
+}
+
+/// The brokers that could not be connected lately. Time is counted from the start of the pool.
+#[derive(Debug)]
+struct Failures {
+    policy: BackoffPolicy,
+    /// At most [`MAX_FAILURES`].
+    by_address: BTreeMap<BrokerAddress, Failure>,
+    /// Makes the seeds of the backoffs differ.
+    next_seed: u64,
+}
+
+#[derive(Debug)]
+struct Failure {
+    backoff: Backoff,
+    /// When the next attempt is due.
+    until: Duration,
+}
+
+impl Failures {
+    fn new(policy: BackoffPolicy) -> Self {
+        // A deadline makes no sense here: a broker of the cluster is never given up.
+        let policy = BackoffPolicy {
+            deadline: None,
+            ..policy
+        };
+        // Processes must not come back in step; within one, the seeds of the brokers differ.
+        Self {
+            policy,
+            by_address: BTreeMap::new(),
+            next_seed: rand::random(),
+        }
+    }
+
+    /// Notes a failed attempt; returns the time until the next one.
+    fn failed(&mut self, address: &BrokerAddress, now: Duration) -> Duration {
+        if !self.by_address.contains_key(address) && self.by_address.len() >= MAX_FAILURES {
+            let oldest = self
+                .by_address
+                .iter()
+                .min_by_key(|(_, failure)| failure.until);
+            if let Some(oldest) = oldest.map(|(address, _)| address.clone()) {
+                self.by_address.remove(&oldest);
+            }
+        }
+        self.next_seed = self.next_seed.wrapping_add(1);
+        let (policy, seed) = (self.policy, self.next_seed);
+        let failure = self
+            .by_address
+            .entry(address.clone())
+            .or_insert_with(|| Failure {
+                backoff: Backoff::new(policy, seed),
+                until: now,
+            });
+        let wait = failure.backoff.next().unwrap_or(policy.max);
+        failure.until = now.saturating_add(wait);
+        wait
+    }
+
+    fn succeeded(&mut self, address: &BrokerAddress) {
+        self.by_address.remove(address);
+    }
+
+    /// How long this broker is still to be spared; zero for most.
+    fn wait(&self, address: &BrokerAddress, now: Duration) -> Duration {
+        self.by_address
+            .get(address)
+            .map_or(Duration::ZERO, |failure| failure.until.saturating_sub(now))
+    }
+}
+
+/// Brokers connected at a time unless the caller says otherwise: more than any cluster has.
+const MAX_BROKERS: usize = 1024;
+/// Failed brokers that are remembered.
+const MAX_FAILURES: usize = 1024;

@@ -1,0 +1,366 @@
+//! Every setting of the gateway: Apache Pulsar's `proxy.conf` and our own.
+
+/// What this version does with a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyStatus {
+    /// It has its effect.
+    Used,
+    /// It is accepted and reported, once, when its value is not the default; nothing follows from it.
+    NoEffect,
+    /// `true` asks for something whose absence would be unsafe, and is refused.
+    RefusedWhenOn,
+    /// Any value asks for something whose absence would be unsafe, and is refused.
+    RefusedWhenSet,
+    /// A deprecated name of another setting, which wins when both have a value.
+    AliasOf(&'static str),
+}
+
+/// One setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeySpec {
+    /// Its name; one that ends in `*` stands for all names with that beginning.
+    pub name: &'static str,
+    /// Its default, then other values that Apache's releases ship for it; empty text means no value.
+    pub defaults: &'static [&'static str],
+    /// What this version does with it.
+    pub status: KeyStatus,
+    /// Whether its value is a credential, which is never printed.
+    pub secret: bool,
+    /// What it means, with its unit; empty for a deprecated name.
+    pub meaning: &'static str,
+}
+
+impl KeySpec {
+    /// The setting `name` among [`GATEWAY_KEYS`]; a name matches one that ends in `*` by its beginning.
+    pub(super) fn find(name: &str) -> Option<&'static Self> {
+        GATEWAY_KEYS
+            .iter()
+            .find(|spec| match spec.name.strip_suffix('*') {
+                Some(prefix) => name.len() > prefix.len() && name.starts_with(prefix),
+                None => spec.name == name,
+            })
+    }
+
+    /// The known name most like `name`, when one is so near that it was probably meant.
+    pub(super) fn suggest(name: &str) -> Option<&'static str> {
+        if name.len() > NAME_LEN_COMPARED {
+            return None;
+        }
+        let wanted = name.to_ascii_lowercase();
+        let allowed = (wanted.len() / 4).clamp(1, 4);
+        GATEWAY_KEYS
+            .iter()
+            .filter(|spec| !spec.name.ends_with('*'))
+            .map(|spec| {
+                (
+                    distance(&wanted, &spec.name.to_ascii_lowercase()),
+                    spec.name,
+                )
+            })
+            .min()
+            .filter(|(distance, _)| *distance <= allowed)
+            .map(|(_, name)| name)
+    }
+
+    /// Whether `value` is what the setting has anyway.
+    pub(super) fn is_default(&self, value: &str) -> bool {
+        let value = value.trim();
+        value.is_empty()
+            || self
+                .defaults
+                .iter()
+                .any(|default| default.eq_ignore_ascii_case(value))
+    }
+}
+
+/// Insertions, deletions and replacements that make `a` of `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (index, from) in a.chars().enumerate() {
+        let mut next = Vec::with_capacity(row.len());
+        let mut left = index + 1;
+        next.push(left);
+        for (to, pair) in b.iter().zip(row.windows(2)) {
+            let (diagonal, above) = match pair {
+                [diagonal, above] => (*diagonal, *above),
+                _ => continue,
+            };
+            left = (diagonal + usize::from(from != *to))
+                .min(above + 1)
+                .min(left + 1);
+            next.push(left);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// Names longer than this are compared with none: no setting is near.
+const NAME_LEN_COMPARED: usize = 100;
+
+macro_rules! keys {
+    ($($(@$secret:ident)? $name:literal $defaults:tt $status:ident $(($of:literal))?: $meaning:literal;)*) => {
+        &[$(KeySpec {
+            name: $name,
+            defaults: &$defaults,
+            status: KeyStatus::$status $(($of))?,
+            secret: is_secret(&[$(stringify!($secret))?]),
+            meaning: $meaning,
+        }),*]
+    };
+}
+
+const fn is_secret(marks: &[&str]) -> bool {
+    !marks.is_empty()
+}
+
+/// All settings of the gateway, in the order of `docs/configuration.md`. The Apache names and defaults are those of
+/// `proxy.conf` of the releases 4.0 to 4.2.
+pub const GATEWAY_KEYS: &[KeySpec] = keys! {
+    // Brokers
+    "brokerServiceURL" [""] Used: "service URL of the brokers, `pulsar://host:port[,host:port]`; required";
+    "brokerWebServiceURL" [""] Used: "base URLs of the brokers' HTTP service, `http://host:port`, comma separated; checked, but nothing is served through them yet";
+    "brokerServiceURLTLS" [""] NoEffect: "service URL of the brokers over TLS";
+    "brokerWebServiceURLTLS" [""] NoEffect: "base URL of the brokers' HTTPS service";
+    "functionWorkerWebServiceURL" [""] NoEffect: "base URL of the function workers";
+    "functionWorkerWebServiceURLTLS" [""] NoEffect: "base URL of the function workers over TLS";
+    "clusterName" [""] Used: "value of the `cluster` label of every metric; may stay empty";
+    "metadataStoreUrl" [""] NoEffect: "metadata store for broker discovery; refused when `brokerServiceURL` is missing";
+    "configurationMetadataStoreUrl" [""] NoEffect: "configuration metadata store";
+    "zookeeperServers" [""] AliasOf("metadataStoreUrl"): "";
+    "configurationStoreServers" [""] AliasOf("configurationMetadataStoreUrl"): "";
+    "globalZookeeperServers" [""] AliasOf("configurationMetadataStoreUrl"): "";
+    "metadataStoreSessionTimeoutMillis" ["30000"] NoEffect: "session timeout of the metadata store";
+    "zookeeperSessionTimeoutMs" ["-1"] AliasOf("metadataStoreSessionTimeoutMillis"): "";
+    "metadataStoreCacheExpirySeconds" ["300"] NoEffect: "cache expiry of the metadata store";
+    "zooKeeperCacheExpirySeconds" ["-1"] AliasOf("metadataStoreCacheExpirySeconds"): "";
+    "metadataStoreAllowReadOnlyOperations" ["false"] NoEffect: "read-only sessions of the metadata store";
+    "zooKeeperAllowReadOnlyOperations" ["false"] AliasOf("metadataStoreAllowReadOnlyOperations"): "";
+    "checkActiveBrokers" ["false"] RefusedWhenOn: "connect clients to discovered brokers only; needs a metadata store";
+    // Connections to brokers
+    "brokerProxyConnectTimeoutMs" ["10000"] Used: "bound on a TCP connect to a broker, in milliseconds; 0 leaves it to the operating system";
+    "brokerProxyReadTimeoutMs" ["75000"] Used: "a relayed connection without a byte for so many milliseconds is closed; 0 is off";
+    "brokerProxyAllowedHostNames" [""] Used: "host patterns (`*` stands for any characters) that clients may be connected to; empty: the configured brokers and those that lookup answers named. Apache's default `*`, written in its key=value file, counts as empty; given elsewhere it opens every host";
+    "brokerProxyAllowedIPAddresses" ["*"] Used: "addresses, networks (`10.0.0.0/8`), ranges (`10.0.0.1-9`) and patterns (`10.0.*.*`) that clients may be connected to; `*`: no check beyond the one of hosts";
+    "brokerProxyAllowedTargetPorts" [""] Used: "ports that clients may be connected to; `*`: all; empty: all, but 6650 and 6651 where `brokerProxyAllowedHostNames` is set. Apache's default `6650,6651`, written in its key=value file, counts as empty";
+    "proxyZeroCopyModeEnabled" ["true"] NoEffect: "relay with splice";
+    "keepAliveIntervalSeconds" ["30"] Used: "interval of pings and bound on a handshake, in seconds; 0 turns both off";
+    "haProxyProtocolEnabled" ["false"] RefusedWhenOn: "PROXY protocol on the binary port";
+    "maxMessageSize" ["5242880"] Used: "largest message in bytes; a frame may be 10 KiB larger";
+    "proxyLogLevel" ["0"] NoEffect: "logging of commands and messages";
+    // Listeners
+    "bindAddress" ["0.0.0.0"] Used: "IP address of all listeners";
+    "advertisedAddress" [""] Used: "host name by which others reach this process; printed in the ready line when listening on every address";
+    "servicePort" ["6650"] Used: "TCP port of the binary protocol; 0 picks a free one";
+    "servicePortTls" [""] RefusedWhenSet: "TCP port of the binary protocol over TLS";
+    "webServicePort" ["8080"] Used: "TCP port of the HTTP endpoints; 0 picks a free one, empty turns them off";
+    "webServicePortTls" [""] RefusedWhenSet: "TCP port of the HTTP endpoints over TLS";
+    "webServiceHaProxyProtocolEnabled" ["false"] RefusedWhenOn: "PROXY protocol on the HTTP port";
+    "webServiceTrustXForwardedFor" ["false"] NoEffect: "take the client's address from forwarding headers";
+    "webServiceLogDetailedAddresses" [""] NoEffect: "addresses in the access log";
+    "numIOThreads" [""] NoEffect: "event loop threads";
+    "numAcceptorThreads" ["", "1"] NoEffect: "accepting threads";
+    "narExtractionDirectory" [""] NoEffect: "directory for plugins";
+    "statusFilePath" [""] Used: "`/status.html` answers 200 only while this file exists; empty answers 404";
+    // Authentication and authorization
+    "authenticationEnabled" ["false"] RefusedWhenOn: "authenticate clients";
+    "authenticationProviders" [""] NoEffect: "authentication methods";
+    "authorizationEnabled" ["false"] RefusedWhenOn: "authorize clients";
+    "authorizationProvider" ["org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"] NoEffect: "class that authorizes";
+    "superUserRoles" [""] NoEffect: "roles that may do everything";
+    "forwardAuthorizationCredentials" ["false"] RefusedWhenOn: "forward the client's credentials to the broker";
+    "authenticationRefreshCheckSeconds" ["60"] NoEffect: "period of the check for expired credentials";
+    "anonymousUserRole" [""] NoEffect: "role of clients without credentials";
+    "authenticationRoleLoggingAnonymizer" ["NONE"] NoEffect: "how roles are written to logs";
+    @secret "tokenSecretKey" [""] NoEffect: "key of symmetric tokens";
+    "tokenPublicKey" [""] NoEffect: "key of asymmetric tokens";
+    "tokenPublicAlg" ["", "RS256"] NoEffect: "algorithm of asymmetric tokens";
+    "tokenAuthClaim" ["", "sub"] NoEffect: "claim that names the role";
+    "tokenAudienceClaim" [""] NoEffect: "claim that names the audience";
+    "tokenAudience" [""] NoEffect: "audience wanted";
+    "tokenSettingPrefix" [""] NoEffect: "prefix of the token settings";
+    "tokenAllowedClockSkewSeconds" ["0"] NoEffect: "clock skew allowed for tokens";
+    @secret "basicAuthConf" [""] NoEffect: "users and passwords";
+    "openIDAllowedTokenIssuers" [""] NoEffect: "issuers of tokens";
+    "openIDAllowedAudiences" [""] NoEffect: "audiences of tokens";
+    "openIDRoleClaim" ["sub"] NoEffect: "claim that names the role";
+    "openIDAcceptedTimeLeewaySeconds" ["0"] NoEffect: "clock skew allowed for tokens";
+    "openIDCacheSize" ["5"] NoEffect: "keys cached";
+    "openIDCacheRefreshAfterWriteSeconds" ["64800"] NoEffect: "when cached keys are refreshed";
+    "openIDCacheExpirationSeconds" ["86400"] NoEffect: "when cached keys expire";
+    "openIDKeyIdCacheMissRefreshSeconds" ["300"] NoEffect: "when unknown keys are asked for again";
+    "openIDHttpConnectionTimeoutMillis" ["10000"] NoEffect: "connect timeout to the issuer";
+    "openIDHttpReadTimeoutMillis" ["10000"] NoEffect: "read timeout to the issuer";
+    "openIDRequireIssuersUseHttps" ["true"] NoEffect: "only issuers over HTTPS";
+    "openIDFallbackDiscoveryMode" ["DISABLED"] NoEffect: "discovery of keys through Kubernetes";
+    "openIDTokenIssuerTrustCertsFilePath" [""] NoEffect: "certificates of the issuer";
+    "saslJaasClientAllowedIds" [".*pulsar.*"] NoEffect: "Kerberos principals allowed";
+    "saslJaasServerSectionName" ["PulsarProxy"] NoEffect: "section of the Kerberos configuration";
+    "saslJaasServerRoleTokenSignerSecretPath" [""] NoEffect: "secret that signs role tokens";
+    "kinitCommand" ["", "/usr/bin/kinit"] NoEffect: "Kerberos command";
+    "athenzDomainNames" [""] NoEffect: "Athenz domains";
+    // TLS towards clients
+    "tlsEnabledInProxy" ["false"] NoEffect: "without effect in Apache too: the TLS ports decide";
+    "tlsCertificateFilePath" [""] NoEffect: "certificate chain";
+    "tlsKeyFilePath" [""] NoEffect: "private key";
+    "tlsTrustCertsFilePath" [""] NoEffect: "trusted certificates";
+    "tlsCertRefreshCheckDurationSec" ["300"] NoEffect: "period of the check for changed certificates";
+    "tlsRequireTrustedClientCertOnConnect" ["false"] RefusedWhenOn: "clients must present a trusted certificate";
+    "tlsAllowInsecureConnection" ["false"] NoEffect: "accept any certificate";
+    "tlsProtocols" [""] NoEffect: "protocol versions";
+    "tlsCiphers" [""] NoEffect: "cipher suites";
+    "tlsProvider" [""] NoEffect: "Java security provider";
+    "tlsEnabledWithKeyStore" ["false"] NoEffect: "Java key stores in place of PEM files";
+    "tlsKeyStoreType" ["JKS"] NoEffect: "type of the key store";
+    "tlsKeyStore" [""] NoEffect: "key store";
+    @secret "tlsKeyStorePassword" [""] NoEffect: "password of the key store";
+    "tlsTrustStoreType" ["JKS"] NoEffect: "type of the trust store";
+    "tlsTrustStore" [""] NoEffect: "trust store";
+    @secret "tlsTrustStorePassword" [""] NoEffect: "password of the trust store";
+    "webServiceTlsProvider" ["", "Conscrypt"] NoEffect: "Java security provider of the HTTPS port";
+    "webServiceTlsProtocols" [""] NoEffect: "protocol versions of the HTTPS port";
+    "webServiceTlsCiphers" [""] NoEffect: "cipher suites of the HTTPS port";
+    "jsseProvider" [""] NoEffect: "Java security provider";
+    "tlsFactoryClassName" [""] NoEffect: "Java class that makes TLS contexts";
+    "tlsFactoryConfig" [""] NoEffect: "configuration of that class";
+    "sslFactoryPlugin" ["", "org.apache.pulsar.common.util.DefaultPulsarSslFactory"] NoEffect: "Java class that makes TLS contexts";
+    "sslFactoryPluginParams" [""] NoEffect: "configuration of that class";
+    // TLS and credentials towards brokers
+    "tlsEnabledWithBroker" ["false"] RefusedWhenOn: "TLS towards brokers";
+    "brokerClientAuthenticationPlugin" [""] RefusedWhenSet: "credential of the gateway towards brokers";
+    @secret "brokerClientAuthenticationParameters" [""] NoEffect: "parameters of that credential";
+    "brokerClientTrustCertsFilePath" [""] NoEffect: "trusted certificates of brokers";
+    "brokerClientCertificateFilePath" [""] NoEffect: "client certificate towards brokers";
+    "brokerClientKeyFilePath" [""] NoEffect: "key of that certificate";
+    "tlsHostnameVerificationEnabled" ["true", "false"] NoEffect: "check the host name in the broker's certificate";
+    "brokerClientTlsEnabledWithKeyStore" ["false"] NoEffect: "Java key stores in place of PEM files";
+    "brokerClientTlsKeyStoreType" ["JKS"] NoEffect: "type of the key store";
+    "brokerClientTlsKeyStore" [""] NoEffect: "key store";
+    @secret "brokerClientTlsKeyStorePassword" [""] NoEffect: "password of the key store";
+    "brokerClientTlsTrustStoreType" ["JKS"] NoEffect: "type of the trust store";
+    "brokerClientTlsTrustStore" [""] NoEffect: "trust store";
+    @secret "brokerClientTlsTrustStorePassword" [""] NoEffect: "password of the trust store";
+    "brokerClientTlsCiphers" [""] NoEffect: "cipher suites";
+    "brokerClientTlsProtocols" [""] NoEffect: "protocol versions";
+    "brokerClientSslProvider" [""] NoEffect: "Java security provider";
+    "brokerClientJsseProvider" [""] NoEffect: "Java security provider";
+    "brokerClientTlsFactoryClassName" [""] NoEffect: "Java class that makes TLS contexts";
+    "brokerClientTlsFactoryConfig" [""] NoEffect: "configuration of that class";
+    "brokerClientSslFactoryPlugin" ["", "org.apache.pulsar.common.util.DefaultPulsarSslFactory"] NoEffect: "Java class that makes TLS contexts";
+    "brokerClientSslFactoryPluginParams" [""] NoEffect: "configuration of that class";
+    @secret "brokerClient_*" [""] NoEffect: "settings of the Java client";
+    // Limits
+    "maxConcurrentInboundConnections" ["10000"] Used: "client connections at a time; 0 or less is no bound";
+    "maxConcurrentInboundConnectionsPerIp" ["0"] Used: "client connections at a time from one address; 0 or less is no bound";
+    "maxConcurrentLookupRequests" ["50000"] Used: "lookups in flight at a time; at least 1";
+    "maxTopicListInFlightHeapMemSizeMB" ["100"] NoEffect: "memory of topic lists in flight";
+    "maxTopicListInFlightDirectMemSizeMB" ["100"] NoEffect: "memory of topic lists in flight";
+    "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis" ["25000"] NoEffect: "wait for that memory";
+    "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis" ["25000"] NoEffect: "wait for that memory";
+    "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize" ["10000"] NoEffect: "requests that wait for that memory";
+    "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize" ["10000"] NoEffect: "requests that wait for that memory";
+    "httpRequestsLimitEnabled" ["false"] NoEffect: "limit the rate of HTTP requests";
+    "httpRequestsMaxPerSecond" ["100.0"] NoEffect: "HTTP requests a second";
+    "maxConcurrentHttpRequests" ["1024"] NoEffect: "HTTP requests at a time";
+    "maxHttpServerConnections" ["2048"] Used: "HTTP connections at a time; 0 is no bound";
+    "gatewayMaxTrackedTopics" ["10000"] Used: "topics with metric series of their own; later ones share one series";
+    // HTTP
+    "httpReverseProxyConfigs" [""] NoEffect: "further routes";
+    "httpReverseProxy.*" [""] NoEffect: "further routes";
+    "httpOutputBufferSize" ["32768"] NoEffect: "response buffer";
+    "httpMaxRequestHeaderSize" ["8192"] Used: "largest request head in bytes; values under 8192 count as 8192";
+    "httpMaxResponseHeaderSize" ["8192"] NoEffect: "largest response head";
+    "httpInputMaxReplayBufferSize" ["5242880"] NoEffect: "request body kept for a redirect";
+    "httpProxyTimeout" ["300000"] NoEffect: "bound on a proxied request";
+    "httpProxyIdleTimeout" ["30000"] NoEffect: "idle timeout towards brokers";
+    "httpNumThreads" [""] NoEffect: "HTTP threads";
+    "httpServerThreadPoolQueueSize" ["8192"] NoEffect: "queue of the HTTP threads";
+    "httpServerAcceptQueueSize" ["8192"] NoEffect: "accept queue";
+    "httpServerIdleTimeout" ["30000"] Used: "an HTTP connection on which nothing moves for so many milliseconds is closed";
+    "proxyHttpResponseHeadersJson" [""] NoEffect: "headers of every response";
+    "enableProxyStatsEndpoints" ["true"] Used: "whether `/metrics` is served";
+    "authenticateMetricsEndpoint" ["true", "false"] NoEffect: "`/metrics` needs authentication when that is on";
+    "metricsBufferResponse" ["false"] NoEffect: "cache of the metrics response";
+    "metricsServletTimeoutMs" ["30000"] NoEffect: "bound on a metrics request";
+    "additionalServletDirectory" [""] NoEffect: "directory of Java plugins";
+    "additionalServlets" [""] NoEffect: "Java plugins";
+    "proxyAdditionalServletDirectory" [""] AliasOf("additionalServletDirectory"): "";
+    "proxyAdditionalServlets" [""] AliasOf("additionalServlets"): "";
+    "proxyExtensions" [""] NoEffect: "Java plugins";
+    "proxyExtensionsDirectory" ["", "./proxyextensions"] NoEffect: "directory of Java plugins";
+    "useSeparateThreadPoolForProxyExtensions" ["true"] NoEffect: "threads of Java plugins";
+    "webSocketServiceEnabled" ["false"] NoEffect: "WebSocket service";
+    "webSocketPingDurationSeconds" ["-1"] NoEffect: "period of WebSocket pings";
+    // Shutdown
+    "gatewayNotReadySeconds" ["0"] Used: "at shutdown, seconds for which `/readyz` already answers 503 while connections are still accepted";
+    "gatewayDrainTimeoutSeconds" ["15"] Used: "bound on the whole shutdown in seconds, the one above included";
+};
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_aliases_point_to_real_settings() {
+        let mut names = HashSet::new();
+        for spec in GATEWAY_KEYS {
+            assert!(names.insert(spec.name), "{} is listed twice", spec.name);
+            assert!(!spec.defaults.is_empty(), "{}", spec.name);
+        }
+        for spec in GATEWAY_KEYS {
+            match spec.status {
+                KeyStatus::AliasOf(target) => assert!(names.contains(target), "{}", spec.name),
+                _ => assert!(!spec.meaning.is_empty(), "{}", spec.name),
+            }
+        }
+    }
+
+    #[test]
+    fn finds_names_and_families_of_names() {
+        assert_eq!(
+            KeySpec::find("servicePort").map(|spec| spec.name),
+            Some("servicePort")
+        );
+        assert_eq!(
+            KeySpec::find("brokerClient_listenerName").map(|spec| spec.name),
+            Some("brokerClient_*")
+        );
+        assert_eq!(KeySpec::find("brokerClient_"), None);
+        assert_eq!(KeySpec::find("serviceport"), None);
+        assert_eq!(KeySpec::find("*"), None);
+    }
+
+    #[test]
+    fn suggests_only_names_that_are_near() {
+        let cases = [
+            ("brokerServiceUrl", Some("brokerServiceURL")),
+            ("brokerServiceURLs", Some("brokerServiceURL")),
+            ("serviceport", Some("servicePort")),
+            ("bindAdress", Some("bindAddress")),
+            ("webServicePrt", Some("webServicePort")),
+            ("x", None),
+            ("", None),
+            ("completelyDifferent", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(KeySpec::suggest(name), expected, "{name}");
+        }
+        assert_eq!(KeySpec::suggest(&"a".repeat(NAME_LEN_COMPARED + 1)), None);
+    }
+
+    #[test]
+    fn distance_counts_edits() {
+        for (a, b, expected) in [
+            ("", "", 0),
+            ("", "ab", 2),
+            ("ab", "", 2),
+            ("kitten", "sitting", 3),
+            ("a", "a", 0),
+        ] {
+            assert_eq!(distance(a, b), expected, "{a} {b}");
+        }
+    }
+}

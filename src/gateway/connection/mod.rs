@@ -1,0 +1,250 @@
+//! One client connection: the handshake decides what it is, then a relay or the lookup loop runs it to its end.
+//!
+//! Owns the client's socket. The handshake is a future of its own that is gone before the long part starts, so that an idle
+//! relayed pair does not carry its memory.
+
+mod lookup;
+pub(crate) mod state;
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rand::RngExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+use self::state::{AwaitingConnect, ConnectRequest, Step};
+use super::Shared;
+use super::forward::{self, Passthrough, RelayContext, RelayError, Side};
+use super::inspect::Inspector;
+use super::stats::EndReason;
+use super::upstream::{self, DialError, HandshakeError, Outcome};
+use crate::naming::BrokerAddress;
+use crate::net::{FrameReader, scratch};
+use crate::protocol::command::Command;
+use crate::protocol::frame::{Frame, FrameLimits};
+use crate::protocol::server_error::{CONNECTION_REQUEST_ID, UserFacingError, error_command};
+
+/// What the handshake came to.
+enum Decided {
+    Relay(Box<Passthrough<TcpStream, TcpStream>>),
+    Lookups(Box<(FrameReader<TcpStream>, ConnectRequest)>),
+    Ended(EndReason),
+}
+
+/// Serves one client until its connection ends, and says why it ended. Ends early and in order when the gateway drains.
+pub(crate) async fn serve(shared: Arc<Shared>, client: TcpStream, peer: SocketAddr) -> EndReason {
+    let limit = shared.handshake_timeout();
+    let handshake = async {
+        tokio::select! {
+            biased;
+            () = shared.draining.cancelled() => Decided::Ended(EndReason::Drained),
+            decided = timeout(limit, handshake(&shared, client)) => decided.unwrap_or_else(|_| {
+                debug!(%peer, ?limit, "handshake took too long");
+                Decided::Ended(EndReason::Timeout)
+            }),
+        }
+    };
+    match Box::pin(handshake).await {
+        Decided::Ended(reason) => reason,
+        Decided::Relay(pair) => relay(&shared, *pair).await,
+        Decided::Lookups(lookups) => {
+            let (client, request) = *lookups;
+            Box::pin(lookup::serve(&shared, client, request)).await
+        }
+    }
+}
+
+/// Completes when this connection should leave because the gateway drains: at a time of its own within the drain's spread, so
+/// that not all clients reconnect in the same second.
+async fn asked_to_leave(shared: &Shared) {
+    shared.draining.cancelled().await;
+    let spread = u64::try_from(shared.drain_spread().as_millis()).unwrap_or(u64::MAX);
+    let delay = rand::rng().random_range(0..=spread);
+    sleep(Duration::from_millis(delay)).await;
+}
+
+async fn relay(shared: &Shared, pair: Passthrough<TcpStream, TcpStream>) -> EndReason {
+    let _broker = shared.metrics.broker_connected();
+    let context = RelayContext {
+        metrics: &shared.metrics,
+        policy: &shared.policy,
+        idle_timeout: shared.settings.broker_read_timeout,
+    };
+    let inspector = Inspector::new(Arc::clone(&shared.metrics.topics));
+    match forward::relay(pair, inspector, context, asked_to_leave(shared)).await {
+        Ok(()) if shared.draining.is_cancelled() => EndReason::Drained,
+        Ok(()) => EndReason::Closed,
+        Err(error) => {
+            debug!("relay ended: {error}");
+            match error {
+                RelayError::BadFrame(Side::Client, _) => EndReason::ClientProtocol,
+                RelayError::BadFrame(Side::Broker, _) => EndReason::BrokerProtocol,
+                RelayError::Idle(_) => EndReason::Timeout,
+                RelayError::Read(..) | RelayError::Write(..) => EndReason::Io,
+            }
+        }
+    }
+}
+
+/// Reads up to the CONNECT and does what it asks for.
+async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
+    let mut client = FrameReader::new(
+        client,
+        FrameLimits {
+            max_frame: HANDSHAKE_FRAME_MAX,
+        },
+    );
+    let state = AwaitingConnect::new(PROXY_VERSION);
+    loop {
+        let frame = match client.next().await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Decided::Ended(EndReason::Closed),
+            Err(error) => {
+                debug!("before CONNECT: {error}");
+                return Decided::Ended(EndReason::ClientProtocol);
+            }
+        };
+        match state.on_frame(&frame) {
+            Step::Wait => {}
+            Step::Answer(command) => {
+                if send(client.get_mut(), &command).await.is_err() {
+                    return Decided::Ended(EndReason::Io);
+                }
+            }
+            Step::Lookup(request) => {
+                client.set_limits(FrameLimits::for_max_message_size(
+                    shared.settings.max_message_size,
+                ));
+                return Decided::Lookups(Box::new((client, *request)));
+            }
+            Step::Direct(request, target) => return direct(shared, client, &request, target).await,
+            Step::Refuse(refusal) => {
+                debug!("refused: {refusal}");
+                refuse(client.get_mut(), &refusal).await;
+                return Decided::Ended(EndReason::Refused);
+            }
+            Step::Close(violation) => {
+                debug!("closed: {violation}");
+                return Decided::Ended(EndReason::ClientProtocol);
+            }
+        }
+    }
+}
+
+/// Connects the client to the broker that it names.
+async fn direct(
+    shared: &Shared,
+    mut client: FrameReader<TcpStream>,
+    request: &ConnectRequest,
+    target: Option<BrokerAddress>,
+) -> Decided {
+    let target = target.unwrap_or_else(|| shared.next_broker());
+    let connect_timeout =
+        Some(shared.settings.broker_connect_timeout).filter(|limit| !limit.is_zero());
+    let broker = match upstream::dial(&target, &shared.policy, connect_timeout).await {
+        Ok(broker) => broker,
+        Err(error) => {
+            info!(broker = %target, "no connection for a client: {error}");
+            refuse(client.get_mut(), &error).await;
+            return Decided::Ended(match error {
+                DialError::Denied(_) => EndReason::TargetDenied,
+                _ => EndReason::BrokerUnreachable,
+            });
+        }
+    };
+    let limits = FrameLimits::for_max_message_size(shared.settings.max_message_size);
+    match upstream::introduce(client, broker, request, limits).await {
+        Ok(Outcome::Accepted(pair)) => Decided::Relay(Box::new(pair)),
+        Ok(Outcome::Refused(mut client)) => {
+            close(&mut client).await;
+            Decided::Ended(EndReason::BrokerRefused)
+        }
+        Err(error) => {
+            debug!(broker = %target, "handshake failed: {error}");
+            Decided::Ended(match error {
+                HandshakeError::BrokerRead(_) | HandshakeError::BrokerWrite(_) => EndReason::Io,
+                HandshakeError::BrokerClosed => EndReason::BrokerRefused,
+                HandshakeError::BrokerUnexpected(_) => {
+                    warn!(broker = %target, "{error}");
+                    EndReason::BrokerProtocol
+                }
+                HandshakeError::ClientRead(_) | HandshakeError::ClientWrite(_) => EndReason::Io,
+                HandshakeError::ClientClosed => EndReason::Closed,
+                HandshakeError::ClientUnexpected(_) => EndReason::ClientProtocol,
+            })
+        }
+    }
+}
+
+/// Answers a CONNECT by a connection-level ERROR and closes in order, so that the client sees the frame and not a reset.
+pub(super) async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
+    client: &mut S,
+    error: &(dyn UserFacingError + Sync),
+) {
+    // The client may be gone already; there is nobody else to tell.
+    if send(client, &error_command(CONNECTION_REQUEST_ID, error))
+        .await
+        .is_ok()
+    {
+        close(client).await;
+    }
+}
+
+/// Sends a broker's frame as it is and closes in order.
+async fn pass_on_and_close<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S, frame: &Frame) {
+    let mut bytes = BytesMut::with_capacity(frame.wire_len());
+    frame.encode(&mut bytes);
+    if client.write_all(&bytes).await.is_ok() {
+        close(client).await;
+    }
+}
+
+/// Ends our side and gives the client a moment to end its own: closing with its bytes unread would reset the connection under
+/// the frame that it should still read.
+async fn close<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S) {
+    if client.shutdown().await.is_err() {
+        return;
+    }
+    let rest = async {
+        let mut left = DISCARD_MAX;
+        while left > 0 {
+            match poll_fn(|cx| discard(client, cx)).await {
+                Ok(0) | Err(_) => return,
+                Ok(read) => left = left.saturating_sub(read),
+            }
+        }
+    };
+    let _ = timeout(CLOSE_GRACE, rest).await;
+}
+
+fn discard<R: AsyncRead + Unpin>(reader: &mut R, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    scratch::with(|buffer| {
+        let mut buffer = ReadBuf::new(buffer);
+        ready!(Pin::new(reader).poll_read(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    })
+}
+
+async fn send<W: AsyncWrite + Unpin>(client: &mut W, command: &Command) -> io::Result<()> {
+    let mut bytes = BytesMut::new();
+    command.encode(&mut bytes);
+    client.write_all(&bytes).await
+}
+
+/// What brokers see as `CommandConnect.proxy_version`.
+pub(crate) const PROXY_VERSION: &str = concat!("pulsegate-", env!("CARGO_PKG_VERSION"));
+/// Largest frame before a CONNECT was seen: a credential fits many times, a flood of strangers costs little.
+const HANDSHAKE_FRAME_MAX: usize = 256 * 1024;
+/// How long a client has to end its side after we ended ours.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+/// Most bytes of it that are read meanwhile.
+const DISCARD_MAX: usize = 1024 * 1024;

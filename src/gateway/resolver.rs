@@ -1,0 +1,228 @@
+//! Answers lookups of one client from the brokers behind the gateway.
+//!
+//! The client's command goes to a broker as it came, but for its request id and the fields that are between proxies; the
+//! broker's answer goes back as it came, but for its request id and, in a found lookup, the URLs. So error codes, frame types
+//! and fields that this version does not know get through in both directions. Only what no broker answered is answered here.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tracing::info;
+
+use super::Shared;
+use super::stats::LookupRequest;
+use crate::client::lookup::{LookupFailure, ask, follow};
+use crate::client::{BrokerPool, ConnectError, Denied, PoolError};
+use crate::naming::BrokerAddress;
+use crate::protocol::command::{Command, CommandError};
+use crate::protocol::frame::Frame;
+use crate::protocol::peek;
+use crate::protocol::proto::pulsar::base_command::Type;
+use crate::protocol::proto::pulsar::command_lookup_topic_response::LookupType;
+use crate::protocol::proto::pulsar::{
+    CommandLookupTopicResponse, CommandPartitionedTopicMetadataResponse, ServerError,
+    command_lookup_topic_response, command_partitioned_topic_metadata_response,
+};
+use crate::protocol::rewrite::{self, CommandEditor};
+use crate::protocol::server_error::{UserFacingError, error_command};
+
+/// Asks brokers for one client, under the client's own identity.
+#[derive(Debug, Clone)]
+pub(crate) struct Resolver {
+    shared: Arc<Shared>,
+    brokers: BrokerPool,
+}
+
+/// Why no broker's answer can be given.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("Too many concurrent lookup and partitionsMetadata requests")]
+    TooMany,
+    #[error("{0}")]
+    Broker(#[from] LookupFailure),
+    #[error("the command: {0}")]
+    Command(#[from] CommandError),
+}
+
+impl UserFacingError for NoAnswer {
+    fn code(&self) -> ServerError {
+        match self {
+            Self::TooMany => ServerError::TooManyRequests,
+            Self::Broker(failure) => {
+                refused_by_broker(failure).map_or(ServerError::ServiceNotReady, |(code, _)| code)
+            }
+            Self::Command(_) => ServerError::MetadataError,
+        }
+    }
+
+    fn retryable(&self) -> bool {
+        self.code() == ServerError::ServiceNotReady
+    }
+
+    fn client_message(&self) -> String {
+        match self {
+            Self::TooMany => self.to_string(),
+            Self::Broker(failure) => match (refused_by_broker(failure), failure) {
+                (Some((_, message)), _) => message.to_owned(),
+                (None, LookupFailure::Pool(_)) => "No active broker is available".to_owned(),
+                (None, LookupFailure::TooManyRedirects(_) | LookupFailure::Loop(_)) => {
+                    "Reached max number of redirections".to_owned()
+                }
+                (None, _) => "The broker did not answer the lookup".to_owned(),
+            },
+            Self::Command(_) => "The lookup could not be understood".to_owned(),
+        }
+    }
+}
+
+/// A broker did not let this client connect; that is the answer then.
+fn refused_by_broker(failure: &LookupFailure) -> Option<(ServerError, &str)> {
+    match failure {
+        LookupFailure::Pool(PoolError::Connect { error, .. }) => match error.as_ref() {
+            ConnectError::Refused { code, message, .. } => Some((*code, message)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Resolver {
+    pub(crate) fn new(shared: Arc<Shared>, brokers: BrokerPool) -> Self {
+        Self { shared, brokers }
+    }
+
+    /// The encoded command that answers the client's `command`. Always one with the client's request id.
+    pub(crate) async fn answer(
+        &self,
+        request: LookupRequest,
+        command: Bytes,
+        request_id: u64,
+    ) -> Bytes {
+        self.shared.metrics.request_received(request);
+        let answer = async {
+            let _permit = self
+                .shared
+                .lookups
+                .try_acquire()
+                .map_err(|_| NoAnswer::TooMany)?;
+            let frame = match request {
+                LookupRequest::Lookup => self.lookup(&command).await?,
+                LookupRequest::PartitionedMetadata => {
+                    ask(&self.brokers, None, &without(&command, &[3, 4, 5])?).await?
+                }
+                LookupRequest::TopicsOfNamespace | LookupRequest::Schema => {
+                    ask(&self.brokers, None, &command).await?
+                }
+            };
+            Ok(rewrite::with_request_id(&frame.command, request_id)?)
+        };
+        answer.await.unwrap_or_else(|error: NoAnswer| {
+            if matches!(error, NoAnswer::TooMany) {
+                self.shared.metrics.request_rejected(request);
+            } else {
+                info!(?request, "no answer for a client: {error}");
+            }
+            failure(request, request_id, &error).encode_command()
+        })
+    }
+
+    async fn lookup(&self, command: &[u8]) -> Result<Frame, NoAnswer> {
+        let mut first = CommandEditor::new(command)?;
+        // A client behind a gateway sees no redirect, so none of its lookups is authoritative.
+        first.set_bool(LOOKUP_AUTHORITATIVE, false);
+        for field in [4, 5, 6] {
+            first.remove(field);
+        }
+        let first = first.finish();
+        let learn = |broker: &BrokerAddress| {
+            self.shared.policy.learn(broker);
+            // Apache's rules, where they are set, hold for redirects as well.
+            self.shared.policy.check(broker).map_err(|denied| {
+                info!(%broker, "lookup answer refused: {denied}");
+                Denied
+            })
+        };
+        let frame = follow(&self.brokers, first, &learn, REDIRECTS_MAX).await?;
+        Ok(through_gateway(frame)?)
+    }
+}
+
+/// Makes a found lookup one that the client follows through the gateway: both URLs name the broker, for the client takes host
+/// and port from whichever it prefers and comes back with them in `proxy_to_broker_url`.
+fn through_gateway(frame: Frame) -> Result<Frame, CommandError> {
+    let Some((command_type, body)) = peek::command(&frame.command) else {
+        return Ok(frame);
+    };
+    let connect = u64::try_from(LookupType::Connect as i32).ok();
+    if command_type != Type::LookupResponse as i32
+        || peek::varint_field(body, LOOKUP_RESPONSE) != connect
+    {
+        return Ok(frame);
+    }
+    let url = [LOOKUP_URL, LOOKUP_URL_TLS].into_iter().find_map(|number| {
+        peek::Fields::of(body).find_map(|(field, value)| match value {
+            peek::FieldValue::Bytes(url) if field == u64::from(number) && !url.is_empty() => {
+                Some(url)
+            }
+            _ => None,
+        })
+    });
+    let Some(url) = url else { return Ok(frame) };
+    let mut editor = CommandEditor::new(&frame.command)?;
+    editor.set_bytes(LOOKUP_URL, url);
+    editor.set_bytes(LOOKUP_URL_TLS, url);
+    editor.set_bool(LOOKUP_IS_AUTHORITATIVE, true);
+    editor.set_bool(LOOKUP_THROUGH_SERVICE_URL, true);
+    Ok(Frame {
+        command: editor.finish(),
+        payload: frame.payload,
+    })
+}
+
+fn without(command: &[u8], fields: &[u32]) -> Result<Bytes, CommandError> {
+    let mut editor = CommandEditor::new(command)?;
+    for field in fields {
+        editor.remove(*field);
+    }
+    Ok(editor.finish())
+}
+
+/// The answer of the gateway itself, in the frame type that the client waits for.
+fn failure(request: LookupRequest, request_id: u64, error: &NoAnswer) -> Command {
+    let code = Some(error.code() as i32);
+    let message = Some(error.client_message());
+    match request {
+        LookupRequest::Lookup => Command::LookupResponse(CommandLookupTopicResponse {
+            request_id,
+            response: Some(command_lookup_topic_response::LookupType::Failed as i32),
+            error: code,
+            message,
+            ..Default::default()
+        }),
+        LookupRequest::PartitionedMetadata => {
+            Command::PartitionedMetadataResponse(CommandPartitionedTopicMetadataResponse {
+                request_id,
+                response: Some(
+                    command_partitioned_topic_metadata_response::LookupType::Failed as i32,
+                ),
+                error: code,
+                message,
+                ..Default::default()
+            })
+        }
+        LookupRequest::TopicsOfNamespace | LookupRequest::Schema => {
+            error_command(request_id, error)
+        }
+    }
+}
+
+/// Redirects that are followed for one lookup, as in Apache's proxy and clients.
+const REDIRECTS_MAX: usize = 10;
+
+// Field numbers of CommandLookupTopic and CommandLookupTopicResponse.
+const LOOKUP_AUTHORITATIVE: u32 = 3;
+const LOOKUP_URL: u32 = 1;
+const LOOKUP_URL_TLS: u32 = 2;
+const LOOKUP_RESPONSE: u64 = 3;
+const LOOKUP_IS_AUTHORITATIVE: u32 = 5;
+const LOOKUP_THROUGH_SERVICE_URL: u32 = 8;

@@ -1,0 +1,219 @@
+//! The metrics of the gateway: names and labels of Apache's proxy where it has them, our own beside.
+
+use std::sync::Arc;
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge};
+
+use super::topics::TopicTable;
+use crate::telemetry::{MetricError, MetricRegistry};
+
+/// Counters of one gateway, shared by all its connections.
+#[derive(Debug)]
+pub(crate) struct GatewayMetrics {
+    active_connections: IntGauge,
+    new_connections: IntCounter,
+    rejected_connections: IntCounter,
+    broker_connections: IntGauge,
+    connection_ends: IntCounterVec,
+    relayed_chunks: IntCounter,
+    relayed_bytes: IntCounter,
+    requests: [RequestCounters; 4],
+    /// Traffic per topic.
+    pub(crate) topics: Arc<TopicTable>,
+}
+
+#[derive(Debug)]
+struct RequestCounters {
+    received: IntCounter,
+    rejected: Option<IntCounter>,
+}
+
+/// A request that the gateway answers from a broker's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LookupRequest {
+    Lookup,
+    PartitionedMetadata,
+    TopicsOfNamespace,
+    Schema,
+}
+
+/// Why a client connection ended; a label value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndReason {
+    /// A peer closed.
+    Closed,
+    /// The client sent what no client sends.
+    ClientProtocol,
+    /// The broker sent what no broker sends.
+    BrokerProtocol,
+    /// The client asked for a target that is not allowed.
+    TargetDenied,
+    /// The broker could not be reached.
+    BrokerUnreachable,
+    /// The broker answered CONNECT by an error.
+    BrokerRefused,
+    /// The CONNECT was refused by the gateway.
+    Refused,
+    /// A peer was silent for too long.
+    Timeout,
+    /// A socket failed.
+    Io,
+    /// The client does not read its answers.
+    SlowReader,
+    /// The gateway stops.
+    Drained,
+}
+
+impl EndReason {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::ClientProtocol => "client_protocol_error",
+            Self::BrokerProtocol => "broker_protocol_error",
+            Self::TargetDenied => "target_denied",
+            Self::BrokerUnreachable => "broker_unreachable",
+            Self::BrokerRefused => "broker_refused",
+            Self::Refused => "refused",
+            Self::Timeout => "timeout",
+            Self::Io => "io_error",
+            Self::SlowReader => "slow_reader",
+            Self::Drained => "drained",
+        }
+    }
+}
+
+impl GatewayMetrics {
+    /// Registers all series.
+    ///
+    /// # Errors
+    /// When the registry has one of the names already.
+    pub(crate) fn register(
+        registry: &MetricRegistry,
+        tracked_topics_max: usize,
+    ) -> Result<Self, MetricError> {
+        let topics = TopicTable::new(tracked_topics_max);
+        let scraped = Arc::clone(&topics);
+        let cluster = registry.cluster().to_owned();
+        registry.add_collector(Box::new(move |out| scraped.render(&cluster, out)));
+        let request = |name: &str, what: &str, limited: bool| {
+            let rejected = limited
+                .then(|| {
+                    registry.counter(
+                        &format!("pulsar_proxy_rejected_{name}_requests_total"),
+                        &format!("{what} requests refused because too many were in flight."),
+                    )
+                })
+                .transpose()?;
+            Ok::<_, MetricError>(RequestCounters {
+                received: registry.counter(
+                    &format!("pulsar_proxy_{name}_requests_total"),
+                    &format!("{what} requests of clients."),
+                )?,
+                rejected,
+            })
+        };
+        Ok(Self {
+            active_connections: registry.gauge(
+                "pulsar_proxy_active_connections",
+                "Open client connections.",
+            )?,
+            new_connections: registry.counter(
+                "pulsar_proxy_new_connections_total",
+                "Client connections accepted.",
+            )?,
+            rejected_connections: registry.counter(
+                "pulsar_proxy_rejected_connections_total",
+                "Client connections refused by a limit.",
+            )?,
+            broker_connections: registry.gauge(
+                "pulsegate_gateway_broker_connections",
+                "Open relayed connections to brokers.",
+            )?,
+            connection_ends: registry.counter_vec(
+                "pulsegate_gateway_connection_ends_total",
+                "Client connections that ended, by reason.",
+                &["reason"],
+            )?,
+            relayed_chunks: registry.counter(
+                "pulsar_proxy_binary_ops_total",
+                "Buffers relayed, both directions.",
+            )?,
+            relayed_bytes: registry.counter(
+                "pulsar_proxy_binary_bytes_total",
+                "Bytes relayed, both directions.",
+            )?,
+            requests: [
+                request("lookup", "Topic lookup", true)?,
+                request("partitions_metadata", "Partition metadata", true)?,
+                request("get_topics_of_namespace", "Topics of namespace", true)?,
+                request("get_schema", "Schema", false)?,
+            ],
+            topics,
+        })
+    }
+
+    /// A client connection was accepted; it counts as active until the guard is dropped.
+    pub(crate) fn connection_opened(&self) -> GaugeGuard {
+        self.new_connections.inc();
+        GaugeGuard::new(&self.active_connections)
+    }
+
+    pub(crate) fn connection_rejected(&self) {
+        self.rejected_connections.inc();
+    }
+
+    pub(crate) fn connection_ended(&self, reason: EndReason) {
+        self.connection_ends
+            .with_label_values(&[reason.label()])
+            .inc();
+    }
+
+    /// A relay has its broker; counted until the guard is dropped.
+    pub(crate) fn broker_connected(&self) -> GaugeGuard {
+        GaugeGuard::new(&self.broker_connections)
+    }
+
+    /// One chunk was relayed.
+    pub(crate) fn relayed(&self, bytes: usize) {
+        self.relayed_chunks.inc();
+        self.relayed_bytes
+            .inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn request_received(&self, request: LookupRequest) {
+        self.counters(request).received.inc();
+    }
+
+    pub(crate) fn request_rejected(&self, request: LookupRequest) {
+        if let Some(rejected) = &self.counters(request).rejected {
+            rejected.inc();
+        }
+    }
+
+    fn counters(&self, request: LookupRequest) -> &RequestCounters {
+        let [lookup, partitions, topics, schema] = &self.requests;
+        match request {
+            LookupRequest::Lookup => lookup,
+            LookupRequest::PartitionedMetadata => partitions,
+            LookupRequest::TopicsOfNamespace => topics,
+            LookupRequest::Schema => schema,
+        }
+    }
+}
+
+/// Holds a gauge one higher until it is dropped.
+#[derive(Debug)]
+pub(crate) struct GaugeGuard(IntGauge);
+
+impl GaugeGuard {
+    fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for GaugeGuard {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

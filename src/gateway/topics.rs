@@ -1,0 +1,243 @@
+//! Traffic per topic: counters that relays add to, bounded by `gatewayMaxTrackedTopics`.
+//!
+//! Names are chosen by strangers, so a name becomes a label only when a broker accepted a producer or consumer of it, and no
+//! more than the maximum are held: what does not fit is counted under [`OTHER`]. A topic that nobody uses gives its place to a
+//! new one when the table is full; its series end then.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::telemetry::{MetricKind, write_header, write_sample};
+
+/// Label of all topics beyond the maximum.
+pub(crate) const OTHER: &str = "__other__";
+
+/// The counters of one topic, in the direction that clients see: `in` is what producers publish.
+#[derive(Debug, Default)]
+pub(crate) struct TopicCounters {
+    messages_in: AtomicU64,
+    bytes_in: AtomicU64,
+    messages_out: AtomicU64,
+    bytes_out: AtomicU64,
+    producers: AtomicI64,
+    consumers: AtomicI64,
+}
+
+/// What a client does on a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Producer,
+    Consumer,
+}
+
+/// One open producer or consumer of a topic; counted as such until it is dropped.
+#[derive(Debug)]
+pub(crate) struct TopicUse {
+    counters: Arc<TopicCounters>,
+    table: Arc<TopicTable>,
+    role: Role,
+}
+
+impl TopicUse {
+    /// Adds relayed messages and bytes (whole frames).
+    pub(crate) fn add(&self, messages: u64, bytes: u64) {
+        let (m, b) = match self.role {
+            Role::Producer => (&self.counters.messages_in, &self.counters.bytes_in),
+            Role::Consumer => (&self.counters.messages_out, &self.counters.bytes_out),
+        };
+        m.fetch_add(messages, Ordering::Relaxed);
+        b.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn gauge(&self) -> &AtomicI64 {
+        match self.role {
+            Role::Producer => &self.counters.producers,
+            Role::Consumer => &self.counters.consumers,
+        }
+    }
+}
+
+impl Drop for TopicUse {
+    fn drop(&mut self) {
+        self.gauge().fetch_sub(1, Ordering::Relaxed);
+        self.table.crowded.store(false, Ordering::Relaxed);
+    }
+}
+
+/// All tracked topics.
+#[derive(Debug)]
+pub(crate) struct TopicTable {
+    topics: RwLock<HashMap<Box<str>, Arc<TopicCounters>>>,
+    other: Arc<TopicCounters>,
+    topics_max: usize,
+    /// Full, and the last sweep found nobody to evict; reset when a use ends, so that a full table is not swept each time.
+    crowded: AtomicBool,
+}
+
+impl TopicTable {
+    /// A table for at most `topics_max` topics beside [`OTHER`].
+    pub(crate) fn new(topics_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            topics: RwLock::default(),
+            other: Arc::default(),
+            topics_max,
+            crowded: AtomicBool::new(false),
+        })
+    }
+
+    /// Counts one producer or consumer of `topic` (its full name) until the returned guard is dropped.
+    pub(crate) fn open(self: &Arc<Self>, topic: &str, role: Role) -> TopicUse {
+        let opened = TopicUse {
+            counters: self.counters(topic),
+            table: Arc::clone(self),
+            role,
+        };
+        opened.gauge().fetch_add(1, Ordering::Relaxed);
+        opened
+    }
+
+    /// One producer or consumer whose topic is not told apart.
+    pub(crate) fn open_other(self: &Arc<Self>, role: Role) -> TopicUse {
+        let opened = TopicUse {
+            counters: Arc::clone(&self.other),
+            table: Arc::clone(self),
+            role,
+        };
+        opened.gauge().fetch_add(1, Ordering::Relaxed);
+        opened
+    }
+
+    fn counters(&self, topic: &str) -> Arc<TopicCounters> {
+        if let Some(counters) = self.topics.read().get(topic) {
+            return Arc::clone(counters);
+        }
+        if self.topics_max == 0 || self.crowded.load(Ordering::Relaxed) {
+            return Arc::clone(&self.other);
+        }
+        let mut topics = self.topics.write();
+        if !topics.contains_key(topic) && topics.len() >= self.topics_max {
+            // A handle outside the table is a use; `open` raises the gauge only after it took one.
+            topics.retain(|_, counters| Arc::strong_count(counters) > 1);
+            if topics.len() >= self.topics_max {
+                self.crowded.store(true, Ordering::Relaxed);
+                return Arc::clone(&self.other);
+            }
+        }
+        Arc::clone(topics.entry(topic.into()).or_default())
+    }
+
+    /// Appends the series in Prometheus text format, each sample with the `cluster` label.
+    pub(crate) fn render(&self, cluster: &str, out: &mut String) {
+        let topics: Vec<(Box<str>, Arc<TopicCounters>)> = {
+            let topics = self.topics.read();
+            topics
+                .iter()
+                .map(|(name, counters)| (name.clone(), Arc::clone(counters)))
+                .collect()
+        };
+        let other: (Box<str>, _) = (OTHER.into(), Arc::clone(&self.other));
+        for series in SERIES {
+            write_header(out, series.name, series.help, series.kind);
+            for (topic, counters) in topics.iter().chain(std::iter::once(&other)) {
+                let labels = [("cluster", cluster), ("topic", topic.as_ref())];
+                write_sample(out, series.name, &labels, (series.value)(counters));
+            }
+        }
+    }
+}
+
+struct Series {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricKind,
+    value: fn(&TopicCounters) -> i128,
+}
+
+const SERIES: [Series; 6] = [
+    Series {
+        name: "pulsegate_gateway_topic_in_messages_total",
+        help: "Messages that producers published to the topic through this gateway.",
+        kind: MetricKind::Counter,
+        value: |topic| topic.messages_in.load(Ordering::Relaxed).into(),
+    },
+    Series {
+        name: "pulsegate_gateway_topic_in_bytes_total",
+        help: "Bytes of the SEND frames of these messages.",
+        kind: MetricKind::Counter,
+        value: |topic| topic.bytes_in.load(Ordering::Relaxed).into(),
+    },
+    Series {
+        name: "pulsegate_gateway_topic_out_messages_total",
+        help: "Messages of the topic that consumers received through this gateway.",
+        kind: MetricKind::Counter,
+        value: |topic| topic.messages_out.load(Ordering::Relaxed).into(),
+    },
+    Series {
+        name: "pulsegate_gateway_topic_out_bytes_total",
+        help: "Bytes of the MESSAGE frames of these messages.",
+        kind: MetricKind::Counter,
+        value: |topic| topic.bytes_out.load(Ordering::Relaxed).into(),
+    },
+    Series {
+        name: "pulsegate_gateway_topic_producers",
+        help: "Producers that are open on the topic through this gateway.",
+        kind: MetricKind::Gauge,
+        value: |topic| topic.producers.load(Ordering::Relaxed).into(),
+    },
+    Series {
+        name: "pulsegate_gateway_topic_consumers",
+        help: "Consumers that are open on the topic through this gateway.",
+        kind: MetricKind::Gauge,
+        value: |topic| topic.consumers.load(Ordering::Relaxed).into(),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(table: &Arc<TopicTable>) -> String {
+        let mut out = String::new();
+        table.render("c", &mut out);
+        out
+    }
+
+    #[test]
+    fn counts_both_directions_and_open_uses() {
+        let table = TopicTable::new(10);
+        let producer = table.open("persistent://t/n/x", Role::Producer);
+        let consumer = table.open("persistent://t/n/x", Role::Consumer);
+        producer.add(3, 300);
+        consumer.add(2, 200);
+        let text = rendered(&table);
+        assert!(text.contains("in_messages_total{cluster=\"c\",topic=\"persistent://t/n/x\"} 3\n"));
+        assert!(text.contains("out_bytes_total{cluster=\"c\",topic=\"persistent://t/n/x\"} 200\n"));
+        assert!(text.contains("topic_producers{cluster=\"c\",topic=\"persistent://t/n/x\"} 1\n"));
+        drop((producer, consumer));
+        let text = rendered(&table);
+        assert!(text.contains("topic_producers{cluster=\"c\",topic=\"persistent://t/n/x\"} 0\n"));
+        assert!(text.contains("topic_consumers{cluster=\"c\",topic=\"persistent://t/n/x\"} 0\n"));
+    }
+
+    #[test]
+    fn topics_beyond_the_maximum_are_counted_together_until_a_place_is_free() {
+        let table = TopicTable::new(2);
+        let a = table.open("a", Role::Producer);
+        let b = table.open("b", Role::Producer);
+        table.open("c", Role::Producer).add(5, 50);
+        assert!(
+            rendered(&table)
+                .contains("topic_in_messages_total{cluster=\"c\",topic=\"__other__\"} 5\n")
+        );
+        assert!(!rendered(&table).contains("topic=\"c\""));
+        drop(a);
+        table.open("d", Role::Producer).add(7, 70);
+        let text = rendered(&table);
+        assert!(text.contains("topic_in_messages_total{cluster=\"c\",topic=\"d\"} 7\n"));
+        assert!(!text.contains("topic=\"a\""));
+        drop(b);
+    }
+}

@@ -1,0 +1,261 @@
+//! The way to a broker for a direct connection: resolve, check, dial, and speak the client's CONNECT.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use super::connection::state::ConnectRequest;
+use super::forward::Passthrough;
+use super::policy::{Denied, TargetPolicy};
+use crate::naming::BrokerAddress;
+use crate::net::{FrameReader, ReadError};
+use crate::protocol::command::{Command, name_of};
+use crate::protocol::frame::{Frame, FrameLimits};
+use crate::protocol::proto::pulsar::base_command::Type;
+use crate::protocol::proto::pulsar::{CommandPong, ServerError};
+use crate::protocol::server_error::UserFacingError;
+
+/// Why a target was not reached.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    #[error("resolving the broker's host name: {0}")]
+    Resolve(#[source] io::Error),
+    #[error("the broker's host name has no address")]
+    NoAddress,
+    #[error("connecting to the broker: {0}")]
+    Connect(#[source] io::Error),
+    #[error("connecting to the broker took longer than {0:?}")]
+    Timeout(Duration),
+}
+
+impl UserFacingError for DialError {
+    fn code(&self) -> ServerError {
+        ServerError::ServiceNotReady
+    }
+
+    fn retryable(&self) -> bool {
+        true
+    }
+
+    fn client_message(&self) -> String {
+        match self {
+            Self::Denied(_) => "Target broker cannot be validated.",
+            Self::Resolve(_) | Self::NoAddress => "Target broker's host name cannot be resolved.",
+            Self::Connect(_) => "Target broker cannot be reached.",
+            Self::Timeout(_) => "Target broker did not accept the connection in time.",
+        }
+        .to_owned()
+    }
+}
+
+/// Opens a TCP connection to `target` if `policy` allows it, trying all addresses of its name. The address that was checked is
+/// the one that is dialled. Cancel-safe: dropping it closes what was opened.
+///
+/// # Errors
+/// See [`DialError`]; of several addresses the last one's.
+pub(crate) async fn dial(
+    target: &BrokerAddress,
+    policy: &TargetPolicy,
+    connect_timeout: Option<Duration>,
+) -> Result<TcpStream, DialError> {
+    policy.check(target)?;
+    let attempt = async {
+        let addresses: Vec<SocketAddr> = lookup_host((target.host.as_str(), target.port))
+            .await
+            .map_err(DialError::Resolve)?
+            .collect();
+        let mut last = DialError::NoAddress;
+        for address in addresses {
+            let dialled = match policy.check_resolved(address.ip()) {
+                Ok(()) => TcpStream::connect(address)
+                    .await
+                    .map_err(DialError::Connect),
+                Err(denied) => Err(denied.into()),
+            };
+            match dialled {
+                Ok(stream) => {
+                    stream.set_nodelay(true).map_err(DialError::Connect)?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    };
+    match connect_timeout {
+        None => attempt.await,
+        Some(limit) => timeout(limit, attempt)
+            .await
+            .unwrap_or(Err(DialError::Timeout(limit))),
+    }
+}
+
+/// How the broker took the client's CONNECT.
+#[derive(Debug)]
+pub(crate) enum Outcome<C, B> {
+    /// Accepted: relay from here on.
+    Accepted(Passthrough<C, B>),
+    /// Refused: the broker's ERROR has been passed on.
+    Refused(C),
+}
+
+/// Why the handshake with the broker came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    #[error("the broker: {0}")]
+    BrokerRead(#[source] ReadError),
+    #[error("the broker: {0}")]
+    BrokerWrite(#[source] io::Error),
+    #[error("the broker closed the connection")]
+    BrokerClosed,
+    #[error("the broker sent {0} instead of CONNECTED")]
+    BrokerUnexpected(&'static str),
+    #[error("the client: {0}")]
+    ClientRead(#[source] ReadError),
+    #[error("the client: {0}")]
+    ClientWrite(#[source] io::Error),
+    #[error("the client closed the connection")]
+    ClientClosed,
+    #[error("the client sent {0} instead of AUTH_RESPONSE")]
+    ClientUnexpected(&'static str),
+}
+
+/// Introduces the client to the broker: its CONNECT, and its AUTH_RESPONSE to each AUTH_CHALLENGE. Nothing of what either side
+/// says is changed or lost; bytes that came early are in the result.
+///
+/// Not cancel-safe: dropped in between, both connections are of no further use.
+///
+/// # Errors
+/// See [`HandshakeError`].
+pub(crate) async fn introduce<C, B>(
+    mut client: FrameReader<C>,
+    broker: B,
+    request: &ConnectRequest,
+    limits: FrameLimits,
+) -> Result<Outcome<C, B>, HandshakeError>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut broker = FrameReader::new(broker, limits);
+    let connect = Frame {
+        command: request.encoded.clone(),
+        payload: Bytes::new(),
+    };
+    send(broker.get_mut(), &connect)
+        .await
+        .map_err(HandshakeError::BrokerWrite)?;
+    loop {
+        let frame = broker
+            .next()
+            .await
+            .map_err(HandshakeError::BrokerRead)?
+            .ok_or(HandshakeError::BrokerClosed)?;
+        let command_type = Command::peek_type(&frame.command)
+            .map_err(|_| HandshakeError::BrokerUnexpected("an undecodable command"))?;
+        match Type::try_from(command_type) {
+            Ok(Type::Connected) => {
+                let limits = limits_of(&frame).unwrap_or(limits);
+                return Ok(Outcome::Accepted(passthrough(
+                    client, broker, &frame, limits,
+                )));
+            }
+            Ok(Type::Error) => {
+                send(client.get_mut(), &frame)
+                    .await
+                    .map_err(HandshakeError::ClientWrite)?;
+                return Ok(Outcome::Refused(client.into_parts().0));
+            }
+            Ok(Type::AuthChallenge) => {
+                send(client.get_mut(), &frame)
+                    .await
+                    .map_err(HandshakeError::ClientWrite)?;
+                let response = auth_response(&mut client).await?;
+                send(broker.get_mut(), &response)
+                    .await
+                    .map_err(HandshakeError::BrokerWrite)?;
+            }
+            _ => return Err(HandshakeError::BrokerUnexpected(name_of(command_type))),
+        }
+    }
+}
+
+/// The client's next AUTH_RESPONSE; a PING before it is answered.
+async fn auth_response<C>(client: &mut FrameReader<C>) -> Result<Frame, HandshakeError>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    loop {
+        let frame = client
+            .next()
+            .await
+            .map_err(HandshakeError::ClientRead)?
+            .ok_or(HandshakeError::ClientClosed)?;
+        let command_type = Command::peek_type(&frame.command)
+            .map_err(|_| HandshakeError::ClientUnexpected("an undecodable command"))?;
+        match Type::try_from(command_type) {
+            Ok(Type::AuthResponse) => return Ok(frame),
+            Ok(Type::Ping) => {
+                let mut pong = BytesMut::new();
+                Command::Pong(CommandPong::default()).encode(&mut pong);
+                client
+                    .get_mut()
+                    .write_all(&pong)
+                    .await
+                    .map_err(HandshakeError::ClientWrite)?;
+            }
+            Ok(Type::Pong) => {}
+            _ => return Err(HandshakeError::ClientUnexpected(name_of(command_type))),
+        }
+    }
+}
+
+fn passthrough<C, B>(
+    client: FrameReader<C>,
+    broker: FrameReader<B>,
+    connected: &Frame,
+    limits: FrameLimits,
+) -> Passthrough<C, B>
+where
+    C: AsyncRead + Unpin,
+    B: AsyncRead + Unpin,
+{
+    let (client, early_from_client) = client.into_parts();
+    let (broker, behind) = broker.into_parts();
+    let mut early_from_broker = BytesMut::with_capacity(connected.wire_len() + behind.len());
+    connected.encode(&mut early_from_broker);
+    early_from_broker.extend_from_slice(&behind);
+    Passthrough {
+        client,
+        broker,
+        early_from_client,
+        early_from_broker: early_from_broker.freeze(),
+        limits,
+    }
+}
+
+/// The frame limits that follow from the broker's `CommandConnected.max_message_size`.
+fn limits_of(connected: &Frame) -> Option<FrameLimits> {
+    match Command::decode(&connected.command) {
+        Ok(Command::Connected(connected)) => connected
+            .max_message_size
+            .and_then(|size| u32::try_from(size).ok())
+            .filter(|size| *size > 0)
+            .map(FrameLimits::for_max_message_size),
+        _ => None,
+    }
+}
+
+async fn send<W: AsyncWrite + Unpin>(writer: &mut W, frame: &Frame) -> io::Result<()> {
+    let mut bytes = BytesMut::with_capacity(frame.wire_len());
+    frame.encode(&mut bytes);
+    writer.write_all(&bytes).await?;
+    writer.flush().await
+}

@@ -1,0 +1,261 @@
+//! The server: accepts connections within limits and serves requests by a [`Router`].
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::router::{Response, Router};
+
+/// Bounds on what HTTP clients can make the server hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// Connections at a time; one more is closed at once. `None` is no bound.
+    pub max_connections: Option<usize>,
+    /// A request head must be complete within this time of its connection's last answer, or of its begin.
+    pub header_timeout: Duration,
+    /// Largest request head in bytes; a larger one is answered 431. Values under 8192 count as 8192.
+    pub max_header_size: usize,
+    /// A connection on which no byte moves for so long is closed.
+    pub idle_timeout: Duration,
+    /// At the end, how long requests in progress may take to finish.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            max_connections: Some(2048),
+            header_timeout: Duration::from_secs(30),
+            max_header_size: 8192,
+            idle_timeout: Duration::from_secs(30),
+            shutdown_grace: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A bound HTTP server.
+#[derive(Debug)]
+pub struct HttpServer {
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    limits: HttpLimits,
+}
+
+impl HttpServer {
+    /// Binds `addr`; port 0 picks a free one.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub async fn bind(addr: SocketAddr, limits: HttpLimits) -> io::Result<Self> {
+        let listener = TcpListener::bind(addr).await?;
+        let local_addr = listener.local_addr()?;
+        Ok(Self {
+            listener,
+            local_addr,
+            limits,
+        })
+    }
+
+    /// The address bound, with its real port.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Serves until `stop` is cancelled; then accepts no more, lets requests in progress finish within the grace, and
+    /// returns when every connection is closed. Not cancel-safe: dropped, it leaves connections running on their own.
+    pub async fn serve(self, router: Router, stop: CancellationToken) {
+        let router = Arc::new(router);
+        let permits = Arc::new(Semaphore::new(
+            self.limits
+                .max_connections
+                .unwrap_or(Semaphore::MAX_PERMITS)
+                .min(Semaphore::MAX_PERMITS),
+        ));
+        let connections = TaskTracker::new();
+        let abort = CancellationToken::new();
+        loop {
+            let stream = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept an HTTP connection");
+                        // Out of descriptors or memory: trying again at once would only spin.
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+            };
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+                tracing::debug!("HTTP connection refused: too many are open");
+                continue;
+            };
+            let connection = serve_connection(
+                stream,
+                Arc::clone(&router),
+                self.limits.clone(),
+                stop.clone(),
+            );
+            let abort = abort.clone();
+            connections.spawn(async move {
+                let _permit = permit;
+                let _ = abort.run_until_cancelled(connection).await;
+            });
+        }
+        drop(self.listener);
+        connections.close();
+        if tokio::time::timeout(self.limits.shutdown_grace, connections.wait())
+            .await
+            .is_err()
+        {
+            abort.cancel();
+            connections.wait().await;
+        }
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    router: Arc<Router>,
+    limits: HttpLimits,
+    stop: CancellationToken,
+) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = answer(&request, &router);
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    let io = TokioIo::new(IdleStream::new(stream, limits.idle_timeout));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size(limits.max_header_size.max(MIN_HEADER_SIZE))
+        .serve_connection(io, service);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "HTTP connection ended");
+    }
+}
+
+fn answer(request: &Request<Incoming>, router: &Router) -> hyper::Response<Full<Bytes>> {
+    let Some(handler) = router.find(request.uri().path()) else {
+        return to_hyper(Response::text(404, "not found\n"));
+    };
+    if request.method() == Method::GET || request.method() == Method::HEAD {
+        return to_hyper(handler());
+    }
+    let mut refused = to_hyper(Response::text(405, "only GET and HEAD are served here\n"));
+    refused
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    refused
+}
+
+fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {
+    let mut out = hyper::Response::new(Full::new(Bytes::from(response.body)));
+    *out.status_mut() =
+        StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    out.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static(response.content_type),
+    );
+    out
+}
+
+/// A stream that fails with `TimedOut` when neither direction moves for a while, so that neither a silent client nor one
+/// that does not read its answer holds a connection for ever.
+struct IdleStream<S> {
+    stream: S,
+    timeout: Duration,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl<S> IdleStream<S> {
+    fn new(stream: S, timeout: Duration) -> Self {
+        Self {
+            stream,
+            timeout,
+            deadline: Box::pin(tokio::time::sleep(timeout)),
+        }
+    }
+
+    /// Passes `polled` on; pending beyond the deadline becomes an error.
+    fn watch<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            if let Some(next) = Instant::now().checked_add(self.timeout) {
+                self.deadline.as_mut().reset(next);
+            }
+            return polled;
+        }
+        match self.deadline.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for IdleStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.watch(cx, polled)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for IdleStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.watch(cx, polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Smallest buffer that hyper works with.
+const MIN_HEADER_SIZE: usize = 8192;

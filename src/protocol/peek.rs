@@ -1,0 +1,159 @@
+//! Single fields read from the start of an encoded command or message metadata, for who relays bytes and decodes nothing. // hot path
+//!
+//! All readers take cut input: what is behind the cut is as if it were absent, and nothing here fails. Who acts on a command
+//! (and does not merely count it) decodes it with [`super::command`].
+
+use super::wire::take_varint;
+
+/// One field of a protobuf message as it stands on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldValue<'a> {
+    /// A varint: bool, enum and all integer fields of the Pulsar protocol.
+    Varint(u64),
+    /// String, bytes or message; cut where the input was cut.
+    Bytes(&'a [u8]),
+    /// A fixed-width field, which no command uses.
+    Fixed,
+}
+
+/// The fields of one encoded message in wire order, up to the first byte that does not parse.
+#[derive(Debug, Clone)]
+pub struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    /// The fields of `message`.
+    pub fn of(message: &'a [u8]) -> Self {
+        Self(message)
+    }
+
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (u64, FieldValue<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let key = varint(&mut self.0)?;
+        let value = match key & 7 {
+            0 => FieldValue::Varint(varint(&mut self.0)?),
+            1 => {
+                self.take(8);
+                FieldValue::Fixed
+            }
+            2 => {
+                let len = varint(&mut self.0)?;
+                FieldValue::Bytes(self.take(usize::try_from(len).unwrap_or(usize::MAX)))
+            }
+            5 => {
+                self.take(4);
+                FieldValue::Fixed
+            }
+            _ => return None,
+        };
+        Some((key >> 3, value))
+    }
+}
+
+/// Type number and sub-message of an encoded BaseCommand. `None` when the bytes hold no type.
+pub fn command(base_command: &[u8]) -> Option<(i32, &[u8])> {
+    let mut command_type = None;
+    for (field, value) in Fields::of(base_command) {
+        match (field, value) {
+            (1, FieldValue::Varint(number)) => command_type = i32::try_from(number).ok(),
+            (_, FieldValue::Bytes(body)) => return Some((command_type?, body)),
+            _ => {}
+        }
+    }
+    Some((command_type?, &[]))
+}
+
+/// The varint field with this number in `message`; the last one wins, as in protobuf.
+pub fn varint_field(message: &[u8], number: u64) -> Option<u64> {
+    Fields::of(message)
+        .filter_map(|(field, value)| match value {
+            FieldValue::Varint(value) if field == number => Some(value),
+            _ => None,
+        })
+        .last()
+}
+
+/// How many messages a SEND carries: `CommandSend.num_messages`, default 1.
+pub fn messages_in_send(send: &[u8]) -> u64 {
+    varint_field(send, 3).unwrap_or(1)
+}
+
+/// How many messages the payload of a MESSAGE frame carries: `MessageMetadata.num_messages_in_batch`, 1 when it is not a batch
+/// or the metadata is not within the given start of the payload.
+pub fn messages_in_payload(payload: &[u8]) -> u64 {
+    metadata(payload)
+        .and_then(|metadata| varint_field(metadata, 11))
+        .filter(|count| *count <= BATCH_MAX)
+        .unwrap_or(1)
+}
+
+/// The message metadata (perhaps cut) behind the optional broker entry metadata and checksum.
+fn metadata(mut payload: &[u8]) -> Option<&[u8]> {
+    if let Some(rest) = payload.strip_prefix(&BROKER_ENTRY_METADATA_MAGIC) {
+        let (size, rest) = rest.split_first_chunk::<4>()?;
+        payload = rest.get(usize::try_from(u32::from_be_bytes(*size)).ok()?..)?;
+    }
+    if let Some(rest) = payload.strip_prefix(&CHECKSUM_MAGIC) {
+        payload = rest.get(4..)?;
+    }
+    let (size, rest) = payload.split_first_chunk::<4>()?;
+    let size = usize::try_from(u32::from_be_bytes(*size)).ok()?;
+    Some(rest.get(..size).unwrap_or(rest))
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    take_varint(bytes).ok()
+}
+
+/// "There is a checksum": the two bytes in front of it.
+const CHECKSUM_MAGIC: [u8; 2] = [0x0e, 0x01];
+/// "There is broker entry metadata" (PIP-70): the two bytes in front of its size.
+const BROKER_ENTRY_METADATA_MAGIC: [u8; 2] = [0x0e, 0x02];
+/// Counts beyond this are not believed; they only feed a metric.
+const BATCH_MAX: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_type_and_body_and_fields_of_a_send() {
+        // type = SEND(6), send(6) { producer_id = 3, sequence_id = 300, num_messages = 5 }
+        let bytes = [0x08, 6, 0x32, 7, 0x08, 3, 0x10, 0xac, 0x02, 0x18, 5];
+        let (command_type, body) = command(&bytes).unwrap();
+        assert_eq!(command_type, 6);
+        assert_eq!(varint_field(body, 1), Some(3));
+        assert_eq!(varint_field(body, 2), Some(300));
+        assert_eq!(messages_in_send(body), 5);
+    }
+
+    #[test]
+    fn cut_input_gives_what_is_there_and_never_panics() {
+        let bytes = [0x08, 6, 0x32, 7, 0x08, 3, 0x10, 0xac, 0x02, 0x18, 5];
+        for len in 0..bytes.len() {
+            if let Some((_, body)) = command(&bytes[..len]) {
+                messages_in_send(body);
+            }
+        }
+        assert_eq!(command(&bytes[..6]).unwrap().1, &[0x08, 3]);
+    }
+
+    #[test]
+    fn counts_the_messages_of_a_batch_behind_entry_metadata_and_checksum() {
+        let metadata = [0x0a, 1, b'p', 0x10, 0, 0x18, 9, 0x58, 12];
+        let mut payload = vec![0x0e, 0x02, 0, 0, 0, 2, 0x10, 7, 0x0e, 0x01, 1, 2, 3, 4];
+        payload.extend_from_slice(&u32::try_from(metadata.len()).unwrap().to_be_bytes());
+        payload.extend_from_slice(&metadata);
+        payload.extend_from_slice(b"rest");
+        assert_eq!(messages_in_payload(&payload), 12);
+        assert_eq!(messages_in_payload(b"nonsense"), 1);
+    }
+}

@@ -1,0 +1,162 @@
+//! Log output: one line an event on standard error, as text or as JSON.
+
+use std::io::{self, IsTerminal};
+use std::str::FromStr;
+
+use tracing_subscriber::EnvFilter;
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people; with colours only when standard error is a terminal.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = LogError;
+
+    fn from_str(text: &str) -> Result<Self, LogError> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(LogError::UnknownFormat {
+                text: text.to_owned(),
+            }),
+        }
+    }
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSettings {
+    /// A level (`error`, `warn`, `info`, `debug`, `trace`, `off`) or a comma list of `target=level`.
+    pub level: String,
+    /// How lines are written.
+    pub format: LogFormat,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self {
+            level: "info".to_owned(),
+            format: LogFormat::Text,
+        }
+    }
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The level is none.
+    #[error(
+        "{text:?} is no log level; expected error, warn, info, debug, trace or off, or a list of target=level"
+    )]
+    BadLevel {
+        /// What was given.
+        text: String,
+    },
+    /// The format is none.
+    #[error("{text:?} is no log format; expected text or json")]
+    UnknownFormat {
+        /// What was given.
+        text: String,
+    },
+    /// Something else in this process already set up logging.
+    #[error("logging is already set up")]
+    AlreadySet,
+}
+
+/// Checks a level without setting anything up.
+///
+/// # Errors
+/// [`LogError::BadLevel`].
+pub fn check_level(level: &str) -> Result<(), LogError> {
+    filter(level).map(drop)
+}
+
+/// Sets up logging for the whole process. Call once, before any task is spawned.
+///
+/// # Errors
+/// When the level is malformed or logging is already set up.
+pub fn init_logging(settings: &LogSettings) -> Result<(), LogError> {
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter(&settings.level)?)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
+    let done = match settings.format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder
+            .json()
+            .flatten_event(true)
+            .with_ansi(false)
+            .try_init(),
+    };
+    done.map_err(|_| LogError::AlreadySet)
+}
+
+/// A word alone must be a level: the filter syntax would take a misspelt one for a target and log everything of it.
+fn filter(level: &str) -> Result<EnvFilter, LogError> {
+    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+    let bad = || LogError::BadLevel {
+        text: level.chars().take(80).collect(),
+    };
+    for directive in level.split(',') {
+        let last = directive
+            .rsplit_once('=')
+            .map_or(directive, |(_, level)| level);
+        if !LEVELS
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(last.trim()))
+        {
+            return Err(bad());
+        }
+    }
+    let tidy: String = level
+        .chars()
+        .filter(|character| *character != ' ')
+        .collect();
+    EnvFilter::try_new(tidy).map_err(|_| bad())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_lists_of_levels_are_accepted() {
+        for level in [
+            "info",
+            "WARN",
+            "off",
+            "info,pulsegate::gateway=debug",
+            "error, pulsegate=trace",
+        ] {
+            assert!(check_level(level).is_ok(), "{level}");
+        }
+    }
+
+    #[test]
+    fn misspelt_levels_are_refused() {
+        for level in [
+            "",
+            "inof",
+            "info,",
+            "pulsegate",
+            "pulsegate=loud",
+            "info;debug",
+            "3",
+        ] {
+            assert!(check_level(level).is_err(), "{level}");
+        }
+    }
+
+    #[test]
+    fn formats_are_text_and_json() {
+        assert_eq!("text".parse::<LogFormat>().ok(), Some(LogFormat::Text));
+        assert_eq!("json".parse::<LogFormat>().ok(), Some(LogFormat::Json));
+        assert!("JSON ".parse::<LogFormat>().is_err());
+    }
+}

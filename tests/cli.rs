@@ -1,0 +1,283 @@
+//! The command line through the built binary.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn pulsegate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pulsegate"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("PULSAR_PREFIX_") || name.starts_with("PULSEGATE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    pulsegate().args(arguments).output().expect("run")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A running gateway; killed when dropped.
+struct Running {
+    child: Child,
+    broker: String,
+    http: String,
+}
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = pulsegate()
+            .args([
+                "gateway",
+                "--broker",
+                "pulsar://127.0.0.1:1",
+                "--bind",
+                "127.0.0.1",
+            ])
+            .args(["--port", "0", "--http-port", "0"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("start");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped"))
+            .read_line(&mut line)
+            .expect("a line");
+        let rest = line
+            .strip_prefix("ready broker=pulsar://")
+            .expect("the ready line");
+        let (broker, http) = rest
+            .trim_end()
+            .split_once(" http=http://")
+            .expect("both addresses");
+        Self {
+            broker: broker.to_owned(),
+            http: http.to_owned(),
+            child,
+        }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.http).expect("connect");
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        .expect("write");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("read");
+        answer
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([name, &self.child.id().to_string()])
+            .status()
+            .expect("kill");
+        assert!(sent.success());
+    }
+
+    fn exit_code(mut self) -> Option<i32> {
+        self.child.wait().expect("wait").code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended already in most tests.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn malformed_settings_are_all_listed_with_file_key_and_line() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let path = directory.path().join("gateway.yaml");
+    let text = "# the gateway\nbrokerServiceURL: broker:6650\nservicePrt: 6650\nmaxMessageSize: big\n\
+                authenticationEnabled: true\n";
+    std::fs::write(&path, text).expect("write");
+    let path = path.to_str().expect("UTF-8");
+    let output = run(&["gateway", "--config", path, "--port", "x", "--set", "oops"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(output.stdout.is_empty());
+    let printed = stderr(&output);
+    for expected in [
+        "the settings have 6 problems:".to_owned(),
+        format!("{path}:2: brokerServiceURL: \"broker:6650\" has an unknown scheme"),
+        format!("{path}:3: servicePrt: unknown setting (did you mean servicePort?)"),
+        format!("{path}:4: maxMessageSize: \"big\" is not accepted; expected a number from 1 to"),
+        format!("{path}:5: authenticationEnabled: not supported by this version"),
+        "--port: servicePort: \"x\" is not accepted".to_owned(),
+        "--set: the argument has no setting before a =; expected KEY=VALUE".to_owned(),
+    ] {
+        assert!(
+            printed.contains(&expected),
+            "{expected}\nis not in\n{printed}"
+        );
+    }
+}
+
+#[test]
+fn wrong_arguments_exit_64_and_help_exits_0() {
+    for arguments in [
+        &["gateway", "--no-such-flag"][..],
+        &["gateway", "--port"],
+        &["gateway", "--broker", "pulsar://b:1", "--log-level", "loud"],
+        &["gateway", "--broker", "pulsar://b:1", "--log-format", "xml"],
+        &["gateway", "extra"],
+        &["no-such-command"],
+        &[],
+    ] {
+        let output = run(arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(64),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            output.stdout.is_empty() && !output.stderr.is_empty(),
+            "{arguments:?}"
+        );
+    }
+    let version = run(&["--version"]);
+    assert_eq!(version.status.code(), Some(0));
+    assert_eq!(
+        String::from_utf8_lossy(&version.stdout),
+        format!("pulsegate {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    let help = run(&["gateway", "--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    let text = String::from_utf8_lossy(&help.stdout);
+    for flag in [
+        "--config",
+        "--set",
+        "--broker",
+        "--web",
+        "--port",
+        "--http-port",
+        "--bind",
+        "--log-level",
+        "--log-format",
+        "--check-config",
+        "Examples:",
+    ] {
+        assert!(text.contains(flag), "{flag}");
+    }
+}
+
+#[test]
+fn check_config_reports_and_serves_nothing() {
+    let output = run(&[
+        "gateway",
+        "--check-config",
+        "--broker",
+        "pulsar://b:1",
+        "--set",
+        "numIOThreads=4",
+    ]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stdout.is_empty());
+    assert!(
+        stderr(&output).contains("without effect in this version: numIOThreads"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(stderr(&output).contains("the settings are valid"));
+}
+
+#[test]
+fn settings_come_from_the_environment() {
+    let output = pulsegate()
+        .args(["gateway", "--check-config"])
+        .env("PULSAR_PREFIX_brokerServiceURL", "pulsar://b:1")
+        .env("PULSEGATE_servicePort", "70000")
+        .output()
+        .expect("run");
+    assert_eq!(output.status.code(), Some(64));
+    assert!(
+        stderr(&output).contains("environment PULSEGATE_servicePort: servicePort: \"70000\""),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_port_in_use_fails_with_its_name() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = taken.local_addr().expect("address").port().to_string();
+    let output = run(&[
+        "gateway",
+        "--broker",
+        "pulsar://b:1",
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--http-port",
+        &port,
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains(&format!("bind the HTTP port 127.0.0.1:{port}")),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn serves_metrics_and_health_then_drains_on_a_signal() {
+    for signal in ["-TERM", "-INT"] {
+        let gateway = Running::start(&["--set", "clusterName=east"]);
+        assert!(TcpStream::connect(&gateway.broker).is_ok());
+        assert!(gateway.get("/livez").starts_with("HTTP/1.1 200 "));
+        assert!(gateway.get("/status.html").starts_with("HTTP/1.1 404 "));
+        for path in ["/metrics", "/metrics/"] {
+            let metrics = gateway.get(path);
+            assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
+            assert!(
+                metrics.contains("content-type: text/plain; version=0.0.4"),
+                "{metrics}"
+            );
+            assert!(
+                metrics.contains("process_start_time_seconds{cluster=\"east\"}"),
+                "{metrics}"
+            );
+        }
+        gateway.signal(signal);
+        assert_eq!(gateway.exit_code(), Some(0));
+    }
+}
+
+#[test]
+fn is_not_ready_while_it_drains_and_a_second_signal_ends_at_once() {
+    let times = [
+        "--set",
+        "gatewayNotReadySeconds=600",
+        "--set",
+        "gatewayDrainTimeoutSeconds=600",
+    ];
+    let gateway = Running::start(&times);
+    gateway.signal("-TERM");
+    let begin = Instant::now();
+    loop {
+        let answer = gateway.get("/readyz");
+        if answer.contains("not ready: shutting down") {
+            assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "{answer}");
+    }
+    assert!(gateway.get("/livez").starts_with("HTTP/1.1 200 "));
+    gateway.signal("-TERM");
+    assert_eq!(gateway.exit_code(), Some(130));
+}

@@ -1,0 +1,208 @@
+//! Limits, back-pressure, time-outs and the end of a gateway.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use pulsegate::http::Phase;
+use pulsegate::protocol::command::Command;
+use pulsegate::protocol::frame::Frame;
+use pulsegate::protocol::proto::pulsar::base_command::Type;
+use pulsegate::protocol::proto::pulsar::{CommandPing, CommandSend, ServerError};
+use pulsegate::testing::scripted_broker::{Script, ScriptedBroker, Step};
+use tokio::net::TcpStream;
+
+use crate::support::{RawClient, TestGateway, direct_connect, lookup_connect, within};
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_told_and_places_come_back() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&broker], |settings| settings.max_connections = Some(2));
+    let first = RawClient::established(gateway.address(), lookup_connect()).await;
+    let second = RawClient::established(gateway.address(), lookup_connect()).await;
+    let mut third = RawClient::connect(gateway.address()).await;
+    let Command::Error(refused) = third.receive().await else {
+        panic!("no error")
+    };
+    assert_eq!(
+        (refused.request_id, refused.error()),
+        (u64::MAX, ServerError::NotAllowedError)
+    );
+    assert_eq!(refused.message, "Reached the maximum number of connections");
+    third.closed().await;
+    assert!((gateway.metric("pulsar_proxy_rejected_connections_total") - 1.0).abs() < f64::EPSILON);
+    drop((first, second, third));
+    gateway
+        .wait_for_metric("pulsar_proxy_active_connections", 0.0)
+        .await;
+    drop(RawClient::established(gateway.address(), lookup_connect()).await);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_client_is_closed_after_the_handshake_timeout() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.keep_alive_interval = Some(Duration::from_millis(50));
+    });
+    let client = RawClient::connect(gateway.address()).await;
+    assert!(client.rest().await.is_empty());
+    // The same interval pings an idle lookup connection, and closes it when the answer is missing.
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    assert!(matches!(client.receive().await, Command::Ping(_)));
+    client.rest().await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn an_idle_relay_is_closed_after_the_read_timeout() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.broker_read_timeout = Some(Duration::from_millis(100));
+    });
+    let client = RawClient::established(
+        gateway.address(),
+        direct_connect(&broker.address().to_string()),
+    )
+    .await;
+    assert!(client.rest().await.is_empty());
+    broker.wait_for_open(0).await;
+    gateway
+        .wait_for_metric(
+            "pulsegate_gateway_connection_ends_total{reason=\"timeout\"}",
+            1.0,
+        )
+        .await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_end_of_either_side_is_the_end_of_both() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let target = broker.address().to_string();
+    let mut client = RawClient::established(gateway.address(), direct_connect(&target)).await;
+    client.end().await;
+    client.closed().await;
+    broker.wait_for_open(0).await;
+    let client = RawClient::established(gateway.address(), direct_connect(&target)).await;
+    broker.push(vec![Step::Close]);
+    assert!(client.rest().await.is_empty());
+    gateway
+        .wait_for_metric("pulsar_proxy_active_connections", 0.0)
+        .await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+/// A SEND with `len` bytes of payload.
+fn send_frame(len: usize) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    Frame {
+        command: Command::from(CommandSend {
+            producer_id: 1,
+            sequence_id: 1,
+            ..CommandSend::default()
+        })
+        .encode_command(),
+        payload: Bytes::from(vec![7; len]),
+    }
+    .encode(&mut bytes);
+    bytes
+}
+
+#[tokio::test]
+async fn a_broker_that_does_not_read_stops_the_client_and_nobody_else() {
+    let broker =
+        ScriptedBroker::start(Script::new().on(Type::Send, |_| vec![Step::StopReading])).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let target = broker.address().to_string();
+    let mut stuck = TcpStream::connect(gateway.address()).await.unwrap();
+    let mut connect = BytesMut::new();
+    Command::from(direct_connect(&target)).encode(&mut connect);
+    tokio::io::AsyncWriteExt::write_all(&mut stuck, &connect)
+        .await
+        .unwrap();
+    broker.wait_for(Type::Connect, 1).await;
+    let frame = send_frame(1024 * 1024);
+    let mut sent = 0;
+    loop {
+        let writable = tokio::time::timeout(Duration::from_millis(300), stuck.writable()).await;
+        if writable.is_err() {
+            break;
+        }
+        match stuck.try_write(&frame[sent % frame.len()..]) {
+            Ok(taken) => sent += taken,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < 256 * 1024 * 1024, "the gateway takes without end");
+    }
+    // Another client of the same broker is served meanwhile.
+    let mut other = RawClient::established(gateway.address(), direct_connect(&target)).await;
+    other.send(CommandPing {}).await;
+    assert!(matches!(other.receive().await, Command::Pong(_)));
+    drop((stuck, other));
+    gateway.advance(Phase::Stopped);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn draining_refuses_new_connections_and_ends_open_ones_at_a_frame_boundary() {
+    let broker = ScriptedBroker::start(Script::new().on(Type::Send, |received| {
+        vec![Step::Frame(received.frame.clone())]
+    }))
+    .await;
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.drain_timeout = Duration::from_millis(200);
+    });
+    let target = broker.address().to_string();
+    let lookups = RawClient::established(gateway.address(), lookup_connect()).await;
+    let mut client = RawClient::established(gateway.address(), direct_connect(&target)).await;
+    let frame = send_frame(100_000);
+    let (begun, missing) = frame.split_at(60_000);
+    client.send_bytes(begun).await;
+    gateway.advance(Phase::Draining);
+    within(async { while TcpStream::connect(gateway.address()).await.is_ok() {} }).await;
+    // The begun frame may still be completed; it and its answer go through, and the end comes behind them.
+    client.send_bytes(missing).await;
+    let answer = client.receive_frame().await;
+    assert_eq!(answer.payload.len(), 100_000);
+    client.closed().await;
+    assert!(lookups.rest().await.is_empty());
+    broker.wait_for_open(0).await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn readiness_follows_the_brokers() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let address = broker.socket_address();
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    within(async {
+        while !gateway.handle.is_ready() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    broker.stop().await;
+    within(async {
+        while gateway.handle.is_ready() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let broker = ScriptedBroker::start_at(address, Script::new()).await;
+    within(async {
+        while !gateway.handle.is_ready() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    gateway.stop().await;
+    broker.stop().await;
+}

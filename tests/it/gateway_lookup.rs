@@ -1,0 +1,387 @@
+//! Connections for lookups: answered by the gateway from what brokers say.
+
+use pulsegate::protocol::command::Command;
+use pulsegate::protocol::proto::pulsar::base_command::Type;
+use pulsegate::protocol::proto::pulsar::command_lookup_topic_response::LookupType;
+use pulsegate::protocol::proto::pulsar::{
+    CommandCloseProducer, CommandConnected, CommandFlow, CommandGetSchema,
+    CommandGetSchemaResponse, CommandGetTopicsOfNamespace, CommandGetTopicsOfNamespaceResponse,
+    CommandLookupTopic, CommandLookupTopicResponse, CommandPartitionedTopicMetadata, CommandPing,
+    CommandProducer, FeatureFlags, KeyValue, ServerError,
+};
+use pulsegate::testing::scripted_broker::{
+    Script, ScriptedBroker, Step, error, lookup_connect as answer_connect, lookup_failed,
+    lookup_redirect, partitions,
+};
+
+use crate::support::{RawClient, TestGateway, lookup_connect};
+
+const TOPIC: &str = "persistent://public/default/orders";
+
+fn lookup(request_id: u64) -> CommandLookupTopic {
+    CommandLookupTopic {
+        topic: TOPIC.to_owned(),
+        request_id,
+        advertised_listener_name: Some("external".to_owned()),
+        properties: vec![KeyValue {
+            key: "zone".to_owned(),
+            value: "a".to_owned(),
+        }],
+        ..CommandLookupTopic::default()
+    }
+}
+
+async fn lookup_response(client: &mut RawClient) -> CommandLookupTopicResponse {
+    match client.receive().await {
+        Command::LookupResponse(response) => response,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_client_learns_what_the_broker_can_less_what_needs_a_connection_to_it() {
+    let script = Script::new().on(Type::Connect, |_| {
+        vec![Step::Send(Command::from(CommandConnected {
+            server_version: "Pulsar Server4.0.8".to_owned(),
+            protocol_version: Some(21),
+            max_message_size: Some(1_024_000),
+            feature_flags: Some(FeatureFlags {
+                supports_topic_watchers: Some(true),
+                supports_get_partitioned_metadata_without_auto_creation: Some(true),
+                ..FeatureFlags::default()
+            }),
+        }))]
+    });
+    let broker = ScriptedBroker::start(script).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::connect(gateway.address()).await;
+    client.send(lookup_connect()).await;
+    let Command::Connected(connected) = client.receive().await else {
+        panic!("no CONNECTED")
+    };
+    assert_eq!(connected.server_version, "Pulsar Server4.0.8");
+    assert_eq!(connected.protocol_version, Some(19));
+    assert_eq!(connected.max_message_size, Some(1_024_000));
+    let flags = connected.feature_flags.unwrap();
+    assert_eq!(flags.supports_topic_watchers, Some(false));
+    assert_eq!(
+        flags.supports_get_partitioned_metadata_without_auto_creation,
+        Some(true)
+    );
+    drop(client);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_lookup_is_followed_over_redirects_and_sent_back_through_the_gateway() {
+    let owner = ScriptedBroker::start(Script::new()).await;
+    let owner_url = owner.url();
+    let url = owner_url.clone();
+    owner.set_script(Script::new().on(Type::Lookup, move |received| {
+        vec![Step::Send(answer_connect(received.request_id(), &url))]
+    }));
+    let first = ScriptedBroker::start(Script::new()).await;
+    let url = owner_url.clone();
+    first.set_script(Script::new().on(Type::Lookup, move |received| {
+        vec![Step::Send(lookup_redirect(
+            received.request_id(),
+            &url,
+            true,
+        ))]
+    }));
+    let gateway = TestGateway::in_front_of(&[&first]);
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    client
+        .send(CommandLookupTopic {
+            authoritative: Some(true),
+            original_principal: Some("forged".to_owned()),
+            ..lookup(77)
+        })
+        .await;
+    let response = lookup_response(&mut client).await;
+    assert_eq!(response.request_id, 77);
+    assert_eq!(response.response(), LookupType::Connect);
+    assert_eq!(
+        response.broker_service_url.as_deref(),
+        Some(owner_url.as_str())
+    );
+    assert_eq!(
+        response.broker_service_url_tls.as_deref(),
+        Some(owner_url.as_str())
+    );
+    assert_eq!(response.proxy_through_service_url, Some(true));
+    assert_eq!(response.authoritative, Some(true));
+
+    let asked = |broker: &ScriptedBroker| match &broker.received_of(Type::Lookup)[0].command {
+        Command::Lookup(lookup) => lookup.clone(),
+        other => panic!("{other:?}"),
+    };
+    let (at_first, at_owner) = (asked(&first), asked(&owner));
+    assert!(
+        !at_first.authoritative(),
+        "a client behind a gateway cannot know"
+    );
+    assert!(at_owner.authoritative(), "the redirect says so");
+    for lookup in [at_first, at_owner] {
+        assert_eq!(lookup.original_principal, None);
+        assert_eq!(lookup.advertised_listener_name.as_deref(), Some("external"));
+        assert_eq!(lookup.properties.len(), 1);
+    }
+    drop(client);
+    gateway.stop().await;
+    first.stop().await;
+    owner.stop().await;
+}
+
+#[tokio::test]
+async fn every_request_of_a_lookup_connection_gets_the_brokers_own_answer() {
+    let script = Script::new()
+        .on(Type::Lookup, |received| {
+            let text = "the broker do not have external listener";
+            vec![Step::Send(lookup_failed(
+                received.request_id(),
+                ServerError::ServiceNotReady,
+                text,
+            ))]
+        })
+        .on(Type::PartitionedMetadata, |received| {
+            vec![Step::Send(partitions(received.request_id(), 12))]
+        })
+        .on(Type::GetTopicsOfNamespace, |received| {
+            vec![Step::Send(Command::from(
+                CommandGetTopicsOfNamespaceResponse {
+                    request_id: received.request_id(),
+                    topics: vec![TOPIC.to_owned()],
+                    filtered: Some(true),
+                    topics_hash: Some("abcd".to_owned()),
+                    changed: Some(true),
+                },
+            ))]
+        })
+        .on(Type::GetSchema, |received| {
+            vec![Step::Send(Command::from(CommandGetSchemaResponse {
+                request_id: received.request_id(),
+                error_code: Some(ServerError::TopicNotFound.into()),
+                error_message: Some("no schema".to_owned()),
+                ..CommandGetSchemaResponse::default()
+            }))]
+        });
+    let broker = ScriptedBroker::start(script).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+
+    client.send(lookup(1)).await;
+    let response = lookup_response(&mut client).await;
+    assert_eq!(
+        (response.request_id, response.error()),
+        (1, ServerError::ServiceNotReady)
+    );
+    assert_eq!(
+        response.message(),
+        "the broker do not have external listener"
+    );
+
+    client
+        .send(CommandPartitionedTopicMetadata {
+            topic: TOPIC.to_owned(),
+            request_id: 2,
+            metadata_auto_creation_enabled: Some(false),
+            original_principal: Some("forged".to_owned()),
+            ..CommandPartitionedTopicMetadata::default()
+        })
+        .await;
+    let Command::PartitionedMetadataResponse(response) = client.receive().await else {
+        panic!("no metadata")
+    };
+    assert_eq!((response.request_id, response.partitions), (2, Some(12)));
+    let Command::PartitionedMetadata(asked) =
+        &broker.received_of(Type::PartitionedMetadata)[0].command
+    else {
+        panic!("not asked")
+    };
+    assert_eq!(asked.metadata_auto_creation_enabled, Some(false));
+    assert_eq!(asked.original_principal, None);
+
+    client
+        .send(CommandGetTopicsOfNamespace {
+            request_id: 3,
+            namespace: "public/default".to_owned(),
+            ..CommandGetTopicsOfNamespace::default()
+        })
+        .await;
+    let Command::GetTopicsOfNamespaceResponse(response) = client.receive().await else {
+        panic!("no topics")
+    };
+    assert_eq!((response.request_id, response.topics_hash()), (3, "abcd"));
+
+    client
+        .send(CommandGetSchema {
+            request_id: 4,
+            topic: TOPIC.to_owned(),
+            ..CommandGetSchema::default()
+        })
+        .await;
+    let Command::GetSchemaResponse(response) = client.receive().await else {
+        panic!("no schema")
+    };
+    assert_eq!(
+        (response.request_id, response.error_message()),
+        (4, "no schema")
+    );
+
+    for (metric, value) in [
+        ("pulsar_proxy_lookup_requests_total", 1.0),
+        ("pulsar_proxy_partitions_metadata_requests_total", 1.0),
+        ("pulsar_proxy_get_topics_of_namespace_requests_total", 1.0),
+        ("pulsar_proxy_get_schema_requests_total", 1.0),
+    ] {
+        gateway.wait_for_metric(metric, value).await;
+    }
+    drop(client);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_refuses_the_client_is_heard_by_it() {
+    let script = Script::empty().on(Type::Connect, |_| {
+        vec![
+            Step::Send(error(
+                u64::MAX,
+                ServerError::AuthenticationError,
+                "bad token",
+            )),
+            Step::Close,
+        ]
+    });
+    let broker = ScriptedBroker::start(script).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::connect(gateway.address()).await;
+    client.send(lookup_connect()).await;
+    let Command::Error(refused) = client.receive().await else {
+        panic!("no error")
+    };
+    assert_eq!(refused.request_id, u64::MAX);
+    assert_eq!(refused.error(), ServerError::AuthenticationError);
+    assert_eq!(refused.message, "bad token");
+    client.closed().await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_lookup_connection_without_a_broker_is_refused_as_temporary() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    broker.stop().await;
+    let mut client = RawClient::connect(gateway.address()).await;
+    client.send(lookup_connect()).await;
+    let Command::Error(refused) = client.receive().await else {
+        panic!("no error")
+    };
+    assert_eq!(refused.error(), ServerError::ServiceNotReady);
+    client.closed().await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn another_broker_is_asked_when_one_breaks_off() {
+    let dying =
+        ScriptedBroker::start(Script::new().on(Type::PartitionedMetadata, |_| vec![Step::Close]))
+            .await;
+    let healthy = ScriptedBroker::start(Script::new().on(Type::PartitionedMetadata, |received| {
+        vec![Step::Send(partitions(received.request_id(), 3))]
+    }))
+    .await;
+    let gateway = TestGateway::in_front_of(&[&dying, &healthy]);
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    for request_id in 0..8 {
+        client
+            .send(CommandPartitionedTopicMetadata {
+                topic: TOPIC.to_owned(),
+                request_id,
+                ..CommandPartitionedTopicMetadata::default()
+            })
+            .await;
+        let Command::PartitionedMetadataResponse(response) = client.receive().await else {
+            panic!("no metadata")
+        };
+        assert_eq!(
+            (response.request_id, response.partitions),
+            (request_id, Some(3))
+        );
+    }
+    drop(client);
+    gateway.stop().await;
+    dying.stop().await;
+    healthy.stop().await;
+}
+
+#[tokio::test]
+async fn a_command_that_needs_a_broker_is_answered_and_the_connection_goes_on() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    client
+        .send(CommandProducer {
+            topic: TOPIC.to_owned(),
+            producer_id: 1,
+            request_id: 9,
+            ..CommandProducer::default()
+        })
+        .await;
+    client
+        .send(CommandCloseProducer {
+            producer_id: 1,
+            request_id: 10,
+            ..CommandCloseProducer::default()
+        })
+        .await;
+    for request_id in [9, 10] {
+        let Command::Error(refused) = client.receive().await else {
+            panic!("no error")
+        };
+        assert_eq!(
+            (refused.request_id, refused.error()),
+            (request_id, ServerError::NotAllowedError)
+        );
+    }
+    client.send(CommandPing {}).await;
+    assert!(matches!(client.receive().await, Command::Pong(_)));
+    // Nothing could answer this one.
+    client
+        .send(CommandFlow {
+            consumer_id: 1,
+            message_permits: 10,
+        })
+        .await;
+    client.closed().await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn lookups_beyond_the_limit_are_refused_as_too_many_and_the_connection_goes_on() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&broker], |settings| settings.max_lookups = 1);
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    client.send(lookup(1)).await;
+    broker.wait_for(Type::Lookup, 1).await;
+    client.send(lookup(2)).await;
+    let response = lookup_response(&mut client).await;
+    assert_eq!(
+        (response.request_id, response.error()),
+        (2, ServerError::TooManyRequests)
+    );
+    let url = broker.url();
+    let request_id = broker.received_of(Type::Lookup)[0].request_id();
+    broker.push(vec![Step::Send(answer_connect(request_id, &url))]);
+    assert_eq!(lookup_response(&mut client).await.request_id, 1);
+    assert!(
+        (gateway.metric("pulsar_proxy_rejected_lookup_requests_total") - 1.0).abs() < f64::EPSILON
+    );
+    drop(client);
+    gateway.stop().await;
+    broker.stop().await;
+}

@@ -1,0 +1,13 @@
+//! Behaviour over real sockets: one file per subject.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a failed expectation is how a test fails"
+)]
+
+mod gateway_direct;
+mod gateway_lifecycle;
+mod gateway_lookup;
+mod support;
