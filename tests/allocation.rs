@@ -12,6 +12,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use pulsegate::protocol::batch::BatchReader;
 use pulsegate::protocol::chunk::{Assembler, AssemblerLimits};
+use pulsegate::protocol::command::Command;
 use pulsegate::protocol::compression::{self, DECODER_STATE_MAX};
 use pulsegate::protocol::frame::{FrameDecoder, FrameLimits};
 use pulsegate::protocol::message;
@@ -48,6 +49,7 @@ fn assert_peak(what: &str, bound: usize, work: impl FnOnce()) {
 #[test]
 fn claims_of_a_peer_cost_no_memory() {
     frames();
+    commands();
     messages();
     batches();
     blocks();
@@ -78,6 +80,27 @@ fn frames() {
             });
         }
     }
+}
+
+/// The largest ACK with as many message ids as fit, each of `id`.
+fn ack_of(id: &[u8]) -> Bytes {
+    let ids = id.repeat(MAX_MESSAGE / id.len());
+    let body = [&b"\x08\x01\x10\0"[..], &ids].concat();
+    let mut command = vec![0x08, 10];
+    prost::encoding::bytes::encode(10, &body, &mut command);
+    command.into()
+}
+
+fn commands() {
+    // Two bytes an id: decoded one by one they would take fifty times as much.
+    let ack = ack_of(b"\x1a\0");
+    assert_peak("ack of millions of incomplete ids", SLACK, || {
+        assert!(Command::decode(&ack).is_err());
+    });
+    let ack = ack_of(b"\x1a\x04\x08\0\x10\0");
+    assert_peak("ack of very many ids", 16 * ack.len(), || {
+        assert!(Command::decode(&ack).is_ok());
+    });
 }
 
 fn messages() {

@@ -12,7 +12,8 @@ use prost::Message;
 use crate::protocol::compression::{self, CompressionError};
 use crate::protocol::message;
 use crate::protocol::proto::pulsar::{CompressionType, MessageMetadata, SingleMessageMetadata};
-use crate::protocol::required;
+use crate::protocol::required::{self, Violation};
+use crate::protocol::wire::WireError;
 
 /// Iterates over the messages of a batch.
 ///
@@ -94,8 +95,10 @@ fn decode_metadata(encoded: Bytes) -> Result<SingleMessageMetadata, BatchError> 
     if message::has_too_many_elements(&encoded) {
         return Err(BatchError::TooManyElements);
     }
-    required::check_single_message_metadata(&encoded)
-        .map_err(|field| BatchError::RequiredFieldMissing { field })?;
+    required::check_single_message_metadata(&encoded).map_err(|violation| match violation {
+        Violation::Missing(field) => BatchError::RequiredFieldMissing { field },
+        Violation::Malformed(error) => BatchError::Wire(error),
+    })?;
     Ok(SingleMessageMetadata::decode(encoded)?)
 }
 
@@ -283,6 +286,9 @@ pub enum BatchError {
         /// The number of the field.
         field: u32,
     },
+    /// The metadata of a message is no protobuf message.
+    #[error("malformed single message metadata: {0}")]
+    Wire(WireError),
     /// The metadata of a message is no `SingleMessageMetadata`.
     #[error("single message metadata does not decode")]
     Metadata(#[from] prost::DecodeError),

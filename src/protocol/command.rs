@@ -10,7 +10,7 @@ use prost::Message;
 use thiserror::Error;
 
 use crate::protocol::proto::pulsar as pb;
-use crate::protocol::required;
+use crate::protocol::required::{self, Violation};
 use crate::protocol::wire::{self, Fields, Value, WireError};
 
 /// Why the bytes of a command cannot be decoded. The peer is at fault: the connection is to be closed.
@@ -239,20 +239,19 @@ impl Command {
         }
         let body =
             body_of(bytes, command_type)?.ok_or(CommandError::BodyMissing { command_type })?;
-        let command =
-            Command::decode_body(command_type, bytes.slice_ref(body)).map_err(|source| {
-                CommandError::Body {
-                    command_type,
-                    source,
-                }
-            })?;
-        required::check_command(command_type, body).map_err(|field| {
-            CommandError::RequiredFieldMissing {
+        required::check_command(command_type, body).map_err(|violation| match violation {
+            Violation::Missing(field) => CommandError::RequiredFieldMissing {
                 command_type,
                 field,
-            }
+            },
+            Violation::Malformed(error) => CommandError::Wire(error),
         })?;
-        Ok(command)
+        Command::decode_body(command_type, bytes.slice_ref(body)).map_err(|source| {
+            CommandError::Body {
+                command_type,
+                source,
+            }
+        })
     }
 
     /// Reads only the type of an encoded `BaseCommand`; its sub-messages are not looked into. The last type wins if

@@ -13,8 +13,8 @@ use prost::Message;
 use crate::protocol::broker_entry::{self, BrokerEntryError};
 use crate::protocol::checksum::{crc32c, crc32c_append};
 use crate::protocol::proto::pulsar::{BrokerEntryMetadata, MessageMetadata};
-use crate::protocol::required;
-use crate::protocol::wire::Fields;
+use crate::protocol::required::{self, Violation};
+use crate::protocol::wire::{Fields, WireError};
 
 /// Splits a message into its parts and decodes them. The checksum is not verified: see [`MessageParts::verify_checksum`].
 ///
@@ -45,13 +45,16 @@ pub fn split_payload(message: Bytes) -> Result<MessageParts, MessageError> {
 /// cannot turn a frame of megabytes into hundreds of them.
 ///
 /// # Errors
-/// [`MessageError::TooManyElements`], [`MessageError::RequiredFieldMissing`] and [`MessageError::Metadata`].
+/// [`MessageError::TooManyElements`], [`MessageError::RequiredFieldMissing`], [`MessageError::Wire`] and
+/// [`MessageError::Metadata`].
 pub fn decode_metadata(encoded: Bytes) -> Result<MessageMetadata, MessageError> {
     if has_too_many_elements(&encoded) {
         return Err(MessageError::TooManyElements);
     }
-    required::check_message_metadata(&encoded)
-        .map_err(|field| MessageError::RequiredFieldMissing { field })?;
+    required::check_message_metadata(&encoded).map_err(|violation| match violation {
+        Violation::Missing(field) => MessageError::RequiredFieldMissing { field },
+        Violation::Malformed(error) => MessageError::Wire(error),
+    })?;
     Ok(MessageMetadata::decode(encoded)?)
 }
 
@@ -287,6 +290,9 @@ pub enum MessageError {
         /// The number of the field.
         field: u32,
     },
+    /// The metadata is no protobuf message.
+    #[error("malformed message metadata: {0}")]
+    Wire(WireError),
     /// The metadata is no `MessageMetadata`.
     #[error("message metadata does not decode")]
     Metadata(#[from] prost::DecodeError),

@@ -119,7 +119,7 @@ fn refuses_every_truncation_within_the_headers() {
 
 #[test]
 fn refuses_metadata_that_does_not_decode() {
-    let message = Bytes::from_static(b"\0\0\0\x08\x0a\x01p\x10\x03\x18\x05\x0b");
+    let message = Bytes::from_static(b"\0\0\0\x09\x0a\x01\xff\x10\x03\x18\x05\x0a\0");
     assert!(matches!(
         split_payload(message),
         Err(MessageError::Metadata(_))

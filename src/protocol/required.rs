@@ -4,7 +4,7 @@
 //! a message without one, so that is checked here, on the bytes.
 // hot path
 
-use crate::protocol::wire::{Fields, Value};
+use crate::protocol::wire::{Fields, Value, WireError};
 
 include!(concat!(env!("OUT_DIR"), "/required.rs"));
 
@@ -16,32 +16,59 @@ struct Requirement {
     messages: &'static [(u32, usize)],
 }
 
-/// Checks the sub-message of a command. The error is the number of a missing field in the innermost message that lacks
-/// one. `body` has been decoded before: malformed bytes are not reported here, and nesting is not too deep.
-pub(crate) fn check_command(command_type: i32, body: &[u8]) -> Result<(), u32> {
-    match requirement_of_command(command_type) {
-        Some(index) => check(index, body),
-        None => Ok(()),
+/// Why an encoded message is refused before it is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A required field is missing. It is the number of the field in the innermost message that lacks one.
+    Missing(u32),
+    /// The message, or one in it that has required fields, is malformed.
+    Malformed(WireError),
+}
+
+impl From<WireError> for Violation {
+    fn from(error: WireError) -> Self {
+        Violation::Malformed(error)
     }
 }
 
-/// Checks an encoded `MessageMetadata`, which must have been decoded before. The error is the number of a missing field
-/// in the innermost message that lacks one.
-pub fn check_message_metadata(metadata: &[u8]) -> Result<(), u32> {
-    check(MESSAGE_METADATA, metadata)
+/// Checks the sub-message of a command.
+///
+/// To be called before decoding: a list of messages that lack their required fields takes two bytes an element encoded,
+/// and fifty times as much decoded.
+pub(crate) fn check_command(command_type: i32, body: &[u8]) -> Result<(), Violation> {
+    match requirement_of_command(command_type) {
+        Some(index) => check(index, body, DEPTH_MAX),
+        None => check_fields(body),
+    }
 }
 
-/// Checks an encoded `SingleMessageMetadata` as [`check_message_metadata`] does.
-pub fn check_single_message_metadata(metadata: &[u8]) -> Result<(), u32> {
-    check(SINGLE_MESSAGE_METADATA, metadata)
+/// Checks an encoded `MessageMetadata`, before it is decoded.
+pub fn check_message_metadata(metadata: &[u8]) -> Result<(), Violation> {
+    check(MESSAGE_METADATA, metadata, DEPTH_MAX)
 }
 
-fn check(index: usize, message: &[u8]) -> Result<(), u32> {
+/// Checks an encoded `SingleMessageMetadata`, before it is decoded.
+pub fn check_single_message_metadata(metadata: &[u8]) -> Result<(), Violation> {
+    check(SINGLE_MESSAGE_METADATA, metadata, DEPTH_MAX)
+}
+
+/// Checks that a message without requirements is well-formed: the decoder skips groups, which no field of Pulsar's is
+/// and its own libraries refuse.
+fn check_fields(message: &[u8]) -> Result<(), Violation> {
+    for field in Fields::new(message) {
+        field?;
+    }
+    Ok(())
+}
+
+fn check(index: usize, message: &[u8], depth: u32) -> Result<(), Violation> {
     let Some(requirement) = REQUIREMENTS.get(index) else {
-        return Ok(());
+        return check_fields(message);
     };
+    let depth = depth.checked_sub(1).ok_or(WireError::TooDeep)?;
     let mut missing = requirement.fields;
-    for field in Fields::new(message).flatten() {
+    for field in Fields::new(message) {
+        let field = field?;
         missing &= !1_u64.checked_shl(field.number).unwrap_or(0);
         if let Value::Bytes(bytes) = field.value
             && let Some(&(_, inner)) = requirement
@@ -49,12 +76,72 @@ fn check(index: usize, message: &[u8]) -> Result<(), u32> {
                 .iter()
                 .find(|(number, _)| *number == field.number)
         {
-            check(inner, bytes)?;
+            check(inner, bytes, depth)?;
         }
     }
     if missing == 0 {
         Ok(())
     } else {
-        Err(missing.trailing_zeros())
+        Err(Violation::Missing(missing.trailing_zeros()))
+    }
+}
+
+/// How deep messages may be nested; the decoder has the same limit.
+const DEPTH_MAX: u32 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACK: i32 = 10;
+
+    /// An ACK of one message id whose first chunk's id has a first chunk's id, and so on.
+    fn nested(levels: u32) -> Vec<u8> {
+        let mut id = b"\x08\0\x10\0".to_vec();
+        for _ in 1..levels {
+            let mut outer = b"\x08\0\x10\0".to_vec();
+            prost::encoding::bytes::encode(7, &id, &mut outer);
+            id = outer;
+        }
+        let mut ack = b"\x08\x01\x10\0".to_vec();
+        prost::encoding::bytes::encode(3, &id, &mut ack);
+        ack
+    }
+
+    #[test]
+    fn refuses_what_is_nested_too_deep() {
+        assert_eq!(check_command(ACK, &nested(DEPTH_MAX - 1)), Ok(()));
+        let too_deep = Err(Violation::Malformed(WireError::TooDeep));
+        assert_eq!(check_command(ACK, &nested(DEPTH_MAX)), too_deep);
+        assert_eq!(check_command(ACK, &nested(10_000)), too_deep);
+    }
+
+    #[test]
+    fn names_the_missing_field() {
+        assert_eq!(check_command(ACK, b"\x08\x01"), Err(Violation::Missing(2)));
+        let without_entry = b"\x08\x01\x10\0\x1a\x02\x08\x01";
+        assert_eq!(
+            check_command(ACK, without_entry),
+            Err(Violation::Missing(2))
+        );
+    }
+
+    #[test]
+    fn refuses_groups() {
+        let group = WireError::WireType {
+            field: 14,
+            wire_type: 3,
+        };
+        let ping = 18;
+        assert_eq!(
+            check_command(ping, b"\x73\x74"),
+            Err(Violation::Malformed(group))
+        );
+        let close_consumer = 16;
+        let bytes = b"\x10\x10\x08\x69\x73\x74\x10\x21";
+        assert_eq!(
+            check_command(close_consumer, bytes),
+            Err(Violation::Malformed(group))
+        );
     }
 }

@@ -27,6 +27,9 @@ pub enum WireError {
         /// The wire type found.
         wire_type: u8,
     },
+    /// Messages are nested deeper than any of Pulsar's is.
+    #[error("messages are nested too deep")]
+    TooDeep,
 }
 
 /// The value of a field, by wire type.

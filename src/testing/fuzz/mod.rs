@@ -8,12 +8,14 @@ mod chunk;
 mod command;
 mod decompress;
 mod frame;
+mod head;
 mod message;
 
 pub use self::chunk::chunk;
 pub use self::command::{command, rewrite};
 pub use self::decompress::decompress;
 pub use self::frame::frame;
+pub use self::head::head;
 pub use self::message::{batch, message};
 
 /// A fuzz body.
@@ -26,6 +28,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("command", command),
     ("decompress", decompress),
     ("frame", frame),
+    ("head", head),
     ("message", message),
     ("rewrite", rewrite),
 ];
