@@ -4,7 +4,7 @@
 //! `state.rs`; this file only waits and calls. The table of waiting requests is shared with the handles behind a lock
 //! that is never held over an await.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -42,6 +42,9 @@ use crate::{
 pub type ChallengeHook =
     Arc<dyn Fn(&CommandAuthChallenge) -> Option<CommandAuthResponse> + Send + Sync>;
 
+/// Says whether the address that a broker's host name resolved to may be connected to.
+pub type AddressCheck = Arc<dyn Fn(&BrokerAddress, IpAddr) -> bool + Send + Sync>;
+
 /// How a connection behaves. All durations count from the event they name.
 #[derive(Clone)]
 pub struct ConnectionOptions {
@@ -63,6 +66,8 @@ pub struct ConnectionOptions {
     pub outbound: OutboundLimits,
     /// Answers authentication challenges. Without it a challenge ends the handshake, and later ones are events.
     pub on_challenge: Option<ChallengeHook>,
+    /// Judges resolved addresses before they are connected to. `None` = all may be.
+    pub allowed: Option<AddressCheck>,
     /// Where the connection's task is spawned. Clones of the options share it, so an owner can wait for the tasks of all
     /// its connections.
     pub tracker: TaskTracker,
@@ -81,6 +86,7 @@ impl Default for ConnectionOptions {
             max_events: 128,
             outbound: OutboundLimits::default(),
             on_challenge: None,
+            allowed: None,
             tracker: TaskTracker::new(),
         }
     }
@@ -133,7 +139,9 @@ impl Connection {
         connect: CommandConnect,
         options: ConnectionOptions,
     ) -> Result<Self, ConnectError> {
-        let (reader, writer) = dial(address, options.connect_timeout).await?.into_split();
+        let (reader, writer) = dial(address, options.connect_timeout, options.allowed.as_ref())
+            .await?
+            .into_split();
         Ok(Self::establish(reader, writer, connect, options).await?.0)
     }
 
@@ -146,7 +154,9 @@ impl Connection {
         connect: CommandConnect,
         options: ConnectionOptions,
     ) -> Result<(Self, ConnectionEvents), ConnectError> {
-        let (reader, writer) = dial(address, options.connect_timeout).await?.into_split();
+        let (reader, writer) = dial(address, options.connect_timeout, options.allowed.as_ref())
+            .await?
+            .into_split();
         Self::establish(reader, writer, connect, options).await
     }
 

@@ -20,6 +20,9 @@ pub enum ConnectError {
     /// The TCP connection took longer than `connect_timeout`.
     #[error("cannot connect within {0:?}")]
     DialTimeout(Duration),
+    /// [`ConnectionOptions::allowed`](super::ConnectionOptions::allowed) does not allow the address.
+    #[error("the address of the broker's host name is not allowed")]
+    AddressDenied,
     /// The broker's address asks for TLS, which outgoing connections do not speak.
     #[error("TLS to brokers is not supported")]
     TlsUnsupported,

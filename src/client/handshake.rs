@@ -2,22 +2,22 @@
 //!
 //! A function over a reader and a writer, not a task: who forwards the bytes afterwards takes the streams back from it.
 
-use std::{io, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use bytes::BytesMut;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpStream, lookup_host},
     time::timeout,
 };
 
 use super::{
-    connection::ConnectionOptions,
+    connection::{AddressCheck, ConnectionOptions},
     error::{CloseReason, ConnectError},
 };
 use crate::{
     naming::BrokerAddress,
-    net::FrameReader,
+    net::{FrameReader, socket},
     protocol::{
         command::{Command, name_of},
         frame::{Frame, FrameLimits},
@@ -34,26 +34,45 @@ pub struct Handshake {
     pub frame: Frame,
 }
 
-/// Opens a TCP connection with `TCP_NODELAY`. A host name is resolved and all its addresses are tried in turn.
-/// Cancel-safe in that nothing is left behind.
+/// Opens a TCP connection. A host name is resolved and its addresses are tried in turn, each for an equal share of the time, so
+/// that one that swallows packets does not keep the others from being tried. The address that `allowed` judged is the one
+/// that is connected to. Cancel-safe in that nothing is left behind.
 ///
 /// # Errors
-/// [`ConnectError::Dial`], [`ConnectError::DialTimeout`] after `connect_timeout` for all addresses together, and
-/// [`ConnectError::TlsUnsupported`].
+/// [`ConnectError::Dial`], [`ConnectError::DialTimeout`], [`ConnectError::AddressDenied`] (of several addresses the last
+/// one's) and [`ConnectError::TlsUnsupported`].
 pub async fn dial(
     address: &BrokerAddress,
     connect_timeout: Duration,
+    allowed: Option<&AddressCheck>,
 ) -> Result<TcpStream, ConnectError> {
     if address.tls {
         return Err(ConnectError::TlsUnsupported);
     }
-    let connect = TcpStream::connect((address.host.as_str(), address.port));
-    let stream = timeout(connect_timeout, connect)
+    let resolve = lookup_host((address.host.as_str(), address.port));
+    let resolved: Vec<SocketAddr> = timeout(connect_timeout, resolve)
         .await
         .map_err(|_| ConnectError::DialTimeout(connect_timeout))?
-        .map_err(ConnectError::Dial)?;
-    stream.set_nodelay(true).map_err(ConnectError::Dial)?;
-    Ok(stream)
+        .map_err(ConnectError::Dial)?
+        .take(ADDRESSES_MAX)
+        .collect();
+    let share = connect_timeout / u32::try_from(resolved.len()).unwrap_or(1).max(1);
+    let mut last = ConnectError::Dial(io::ErrorKind::AddrNotAvailable.into());
+    for target in resolved {
+        if allowed.is_some_and(|allowed| !allowed(address, target.ip())) {
+            last = ConnectError::AddressDenied;
+            continue;
+        }
+        match timeout(share, TcpStream::connect(target)).await {
+            Ok(Ok(stream)) => {
+                socket::prepare(&stream).map_err(ConnectError::Dial)?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => last = ConnectError::Dial(error),
+            Err(_) => last = ConnectError::DialTimeout(share),
+        }
+    }
+    Err(last)
 }
 
 /// Sends CONNECT and waits for CONNECTED, answering PING and, where there is a hook for it, AUTH_CHALLENGE meanwhile.
@@ -113,6 +132,9 @@ where
     }
     Ok(handshake)
 }
+
+/// Addresses of one host name that are tried.
+const ADDRESSES_MAX: usize = 16;
 
 /// The broker's own limit, if it names a usable one.
 fn frame_limits(connected: &CommandConnected) -> Option<FrameLimits> {

@@ -19,7 +19,9 @@ mod connection_tests;
 mod pool_tests;
 
 pub use backoff::{Backoff, BackoffPolicy};
-pub use connection::{ChallengeHook, Connection, ConnectionEvents, ConnectionOptions};
+pub use connection::{
+    AddressCheck, ChallengeHook, Connection, ConnectionEvents, ConnectionOptions,
+};
 pub use error::{CloseReason, ConnectError, RequestError};
 pub use lookup::{BrokerLookup, Denied, LookupClient, LookupError, LookupFailure};
 pub use pool::{BrokerPool, PoolError};

@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::{
     backoff::{Backoff, BackoffPolicy},
@@ -85,13 +85,14 @@ impl BrokerPool {
         policy: BackoffPolicy,
         max_brokers: usize,
     ) -> Self {
+        let addresses = service_url.addresses.len().max(1);
         let inner = Inner {
             service_url,
             connect,
             options,
             max_brokers: max_brokers.max(1),
             started: Instant::now(),
-            turn: AtomicUsize::new(0),
+            turn: AtomicUsize::new(rand::random_range(0..addresses)),
             stop: CancellationToken::new(),
             state: Mutex::new(PoolState {
                 slots: BTreeMap::new(),
@@ -123,16 +124,20 @@ impl BrokerPool {
         result.clone().unwrap_or(Err(PoolError::Closed))
     }
 
-    /// A connection to any broker of the service URL: they take turns. Those that failed lately are left out unless all
-    /// did; then the one whose backoff ends first is tried. Cancel-safe as [`get`](Self::get).
+    /// A connection to any broker of the service URL: the same one as long as it can be asked, so that asking does not end in a
+    /// connection to every broker; the first one is chosen at random. Those that failed lately are left out unless all did;
+    /// then the one whose backoff ends first is tried. Cancel-safe as [`get`](Self::get).
     ///
     /// # Errors
     /// That of the broker tried last.
     pub async fn any(&self) -> Result<(BrokerAddress, Connection), PoolError> {
         let mut last = PoolError::Closed;
-        for address in self.inner.candidates() {
+        for (index, address) in self.inner.candidates() {
             match self.get(&address).await {
-                Ok(connection) => return Ok((address, connection)),
+                Ok(connection) => {
+                    self.inner.turn.store(index, Ordering::Relaxed);
+                    return Ok((address, connection));
+                }
                 Err(error) => {
                     debug!(%error, "a broker of the service URL cannot be asked");
                     last = error;
@@ -165,7 +170,7 @@ struct Inner {
     options: ConnectionOptions,
     max_brokers: usize,
     started: Instant,
-    /// How often `any` was called: whose turn it is.
+    /// The broker of the service URL that `any` tries first.
     turn: AtomicUsize,
     stop: CancellationToken,
     state: Mutex<PoolState>,
@@ -275,7 +280,8 @@ impl Inner {
             Err(error) => {
                 let wait = state.failures.failed(&address, self.now());
                 state.slots.remove(&address);
-                warn!(broker = %address, %error, ?wait, "cannot connect to a broker");
+                // Whoever asked handles it; a warning here would repeat for each of many pools.
+                debug!(broker = %address, %error, ?wait, "cannot connect to a broker");
                 Err(PoolError::Connect {
                     address,
                     error: Arc::new(error),
@@ -286,25 +292,25 @@ impl Inner {
         sender.send_replace(Some(outcome));
     }
 
-    /// The brokers of the service URL in the order to try them.
-    fn candidates(&self) -> Vec<BrokerAddress> {
+    /// The brokers of the service URL, with their places in it, in the order to try them.
+    fn candidates(&self) -> Vec<(usize, BrokerAddress)> {
         let addresses = &self.service_url.addresses;
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len().max(1);
-        let in_turn = || addresses.iter().cycle().skip(turn).take(addresses.len());
+        let first = self.turn.load(Ordering::Relaxed);
+        let in_turn = || {
+            let all = addresses.iter().cloned().enumerate().cycle();
+            all.skip(first).take(addresses.len())
+        };
         let state = self.state.lock();
         let now = self.now();
+        let wait = |address: &BrokerAddress| state.failures.wait(address, now);
         let good: Vec<_> = in_turn()
-            .filter(|address| state.failures.wait(address, now).is_zero())
-            .cloned()
+            .filter(|(_, address)| wait(address).is_zero())
             .collect();
         if !good.is_empty() {
             return good;
         }
-        in_turn()
-            .min_by_key(|address| state.failures.wait(address, now))
-            .cloned()
-            .into_iter()
-            .collect()
+        let soonest = in_turn().min_by_key(|(_, address)| wait(address));
+        soonest.into_iter().collect()
     }
 
     fn close(&self) {

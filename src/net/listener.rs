@@ -18,6 +18,8 @@ use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tracing::{debug, warn};
 
+use super::socket;
+
 /// How many connections a [`Listener`] admits at a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ListenerLimits {
@@ -126,8 +128,8 @@ impl Listener {
     }
 
     fn admit(&self, stream: TcpStream, peer: SocketAddr) -> Admission {
-        if let Err(error) = stream.set_nodelay(true) {
-            debug!(%error, %peer, "cannot set TCP_NODELAY");
+        if let Err(error) = socket::prepare(&stream) {
+            debug!(%error, %peer, "cannot set the options of a connection");
         }
         match self.counts.admit(peer.ip()) {
             Ok(permit) => Admission::Accepted {
@@ -320,13 +322,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn accepted_streams_have_nagle_off() {
+    async fn accepted_streams_have_nagle_off_and_keep_alive_on() {
         let listener = Listener::bind(localhost(), ListenerLimits::default()).unwrap();
         let (_client, admission) = connect_and_accept(&listener).await;
         let Admission::Accepted { stream, peer, .. } = admission else {
             panic!("refused without limits")
         };
         assert!(stream.nodelay().unwrap());
+        assert!(socket2::SockRef::from(&stream).keepalive().unwrap());
         assert!(peer.ip().is_loopback());
     }
 

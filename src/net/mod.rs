@@ -10,6 +10,7 @@ pub mod frame_reader;
 pub mod listener;
 pub mod outbound;
 pub mod scratch;
+pub mod socket;
 
 pub use frame_reader::{FrameReader, ReadError};
 pub use listener::{Admission, ConnectionPermit, Listener, ListenerLimits, RejectReason};
