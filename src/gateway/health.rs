@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::Shared;
-use super::upstream::dial;
+use crate::client::handshake::dial;
 
 /// The last answer.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(crate) async fn probe(shared: &Shared) -> std::convert::Infallible {
     loop {
         let mut reached = false;
         for broker in &shared.settings.broker.addresses {
-            match dial(broker, &shared.policy, Some(PROBE_TIMEOUT)).await {
+            match dial(broker, PROBE_TIMEOUT, None).await {
                 Ok(_) => {
                     reached = true;
                     break;

@@ -30,7 +30,8 @@ use tracing::{debug, info};
 
 use self::health::BrokerHealth;
 use self::policy::TargetPolicy;
-use self::stats::GatewayMetrics;
+use self::stats::{EndReason, GatewayMetrics};
+use crate::client::AddressCheck;
 use crate::config::GatewaySettings;
 use crate::http::{Phase, Phases};
 use crate::naming::BrokerAddress;
@@ -71,12 +72,14 @@ impl GatewayHandle {
 #[derive(Debug)]
 pub(crate) struct Shared {
     settings: GatewaySettings,
-    policy: TargetPolicy,
+    policy: Arc<TargetPolicy>,
     metrics: GatewayMetrics,
     /// Lookups in flight, process-wide: a permit is held until the answer is there.
     lookups: Semaphore,
     /// Cancelled when connections have to leave.
     draining: CancellationToken,
+    /// All tasks of connections, those of their broker connections included.
+    connections: TaskTracker,
     health: BrokerHealth,
     next_broker: AtomicUsize,
     /// Bounds the connections that are being refused.
@@ -108,7 +111,7 @@ impl Gateway {
         phases: Phases,
     ) -> Result<Self, StartError> {
         let port = settings.service_port.ok_or(StartError::NoPort)?;
-        let policy = TargetPolicy::new(&settings);
+        let policy = Arc::new(TargetPolicy::new(&settings));
         let metrics = GatewayMetrics::register(registry, settings.max_tracked_topics)?;
         let address = SocketAddr::new(settings.bind_address, port);
         let limits = ListenerLimits {
@@ -130,6 +133,7 @@ impl Gateway {
                 metrics,
                 lookups,
                 draining: CancellationToken::new(),
+                connections: TaskTracker::new(),
                 health: BrokerHealth::default(),
                 next_broker: AtomicUsize::new(0),
                 refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
@@ -156,7 +160,7 @@ impl Gateway {
             ..
         } = self;
         let mut probe = std::pin::pin!(health::probe(&shared));
-        let connections = TaskTracker::new();
+        let connections = shared.connections.clone();
         let cut = CancellationToken::new();
         loop {
             let admission = tokio::select! {
@@ -203,7 +207,7 @@ fn admit(
                 let metrics = Arc::clone(&shared);
                 tokio::select! {
                     biased;
-                    () = cut.cancelled() => {}
+                    () = cut.cancelled() => metrics.metrics.connection_ended(EndReason::Drained),
                     reason = connection::serve(shared, stream, peer) => {
                         metrics.metrics.connection_ended(reason);
                         debug!(%peer, ?reason, "connection ended");
@@ -252,14 +256,31 @@ impl Shared {
             / 2
     }
 
-    /// The configured brokers in turn.
-    fn next_broker(&self) -> BrokerAddress {
+    /// Bound on opening a connection to a broker. Leaves time in the handshake to tell the client that it failed.
+    fn connect_timeout(&self) -> Duration {
+        let within_handshake = self.handshake_timeout().mul_f64(0.9);
+        match self.settings.broker_connect_timeout {
+            Duration::ZERO => within_handshake,
+            limit => limit.min(within_handshake),
+        }
+    }
+
+    /// The policy as the client module asks for it.
+    fn address_check(&self) -> AddressCheck {
+        let policy = Arc::clone(&self.policy);
+        Arc::new(move |target, address| policy.allows_address(target, address))
+    }
+
+    /// The configured brokers, each time beginning with the next one.
+    fn brokers_in_turn(&self) -> impl Iterator<Item = BrokerAddress> {
         let brokers = &self.settings.broker.addresses;
-        let turn = self.next_broker.fetch_add(1, Ordering::Relaxed);
+        let turn = self.next_broker.fetch_add(1, Ordering::Relaxed) % brokers.len().max(1);
         brokers
-            .get(turn % brokers.len().max(1))
+            .iter()
+            .cycle()
+            .skip(turn)
+            .take(brokers.len())
             .cloned()
-            .expect("a service URL has at least one address")
     }
 
     /// A place among the connections that are being refused, if there is one.

@@ -13,9 +13,11 @@ use parking_lot::RwLock;
 use crate::config::GatewaySettings;
 use crate::naming::{AddressRange, BrokerAddress};
 
-/// Decides about targets; shared by all connections. A target must pass all three.
+/// Decides about targets; shared by all connections. A target that is not configured must pass all three checks; a configured
+/// one is the operator's own word.
 #[derive(Debug)]
 pub(crate) struct TargetPolicy {
+    configured: HashSet<Target>,
     hosts: Hosts,
     /// `None`: every port.
     ports: Option<Vec<u16>>,
@@ -39,8 +41,6 @@ pub(crate) enum Denied {
     Port(u16),
     #[error("host {0} is not in brokerProxyAllowedHostNames")]
     Host(String),
-    #[error("address {0} is not in brokerProxyAllowedIPAddresses")]
-    Address(IpAddr),
 }
 
 impl TargetPolicy {
@@ -53,15 +53,10 @@ impl TargetPolicy {
                     .map(|pattern| pattern.to_ascii_lowercase())
                     .collect(),
             ),
-            None => {
-                let configured = settings.broker.addresses.iter().map(key).collect();
-                Hosts::Learned(RwLock::new(KnownTargets {
-                    configured,
-                    ..KnownTargets::default()
-                }))
-            }
+            None => Hosts::Learned(RwLock::default()),
         };
         Self {
+            configured: settings.broker.addresses.iter().map(key).collect(),
             hosts,
             ports: settings.allowed_target_ports.clone(),
             addresses: settings.allowed_ip_addresses.clone(),
@@ -70,6 +65,9 @@ impl TargetPolicy {
 
     /// Checks what can be checked before the host name is resolved.
     pub(crate) fn check(&self, target: &BrokerAddress) -> Result<(), Denied> {
+        if self.configured.contains(&key(target)) {
+            return Ok(());
+        }
         if self
             .ports
             .as_ref()
@@ -78,7 +76,7 @@ impl TargetPolicy {
             return Err(Denied::Port(target.port));
         }
         match &self.hosts {
-            Hosts::Learned(known) if known.read().contains(&key(target)) => Ok(()),
+            Hosts::Learned(known) if known.read().learned.contains(&key(target)) => Ok(()),
             Hosts::Learned(_) => Err(Denied::Unknown(target.to_string())),
             Hosts::Patterns(patterns) => {
                 let host = target.host.to_ascii_lowercase();
@@ -94,22 +92,21 @@ impl TargetPolicy {
         }
     }
 
-    /// Checks the address that is about to be dialled.
-    pub(crate) fn check_resolved(&self, address: IpAddr) -> Result<(), Denied> {
+    /// Whether an address that the target's host name resolved to may be dialled.
+    pub(crate) fn allows_address(&self, target: &BrokerAddress, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        match &self.addresses {
-            Some(ranges) if !ranges.iter().any(|range| range.contains(address)) => {
-                Err(Denied::Address(address))
-            }
-            _ => Ok(()),
-        }
+        self.configured.contains(&key(target))
+            || self
+                .addresses
+                .as_ref()
+                .is_none_or(|ranges| ranges.iter().any(|range| range.contains(address)))
     }
 
     /// A broker was named by a broker.
     pub(crate) fn learn(&self, address: &BrokerAddress) {
         if let Hosts::Learned(known) = &self.hosts {
             let key = key(address);
-            if !known.read().contains(&key) {
+            if !self.configured.contains(&key) && !known.read().learned.contains(&key) {
                 known.write().learn(key);
             }
         }
@@ -119,7 +116,6 @@ impl TargetPolicy {
 /// The list that is learned. `learned.len() == order.len() <= LEARNED_MAX`; the oldest gives way.
 #[derive(Debug, Default)]
 pub(crate) struct KnownTargets {
-    configured: HashSet<Target>,
     learned: HashSet<Target>,
     order: VecDeque<Target>,
 }
@@ -131,12 +127,8 @@ fn key(address: &BrokerAddress) -> Target {
 }
 
 impl KnownTargets {
-    fn contains(&self, target: &Target) -> bool {
-        self.configured.contains(target) || self.learned.contains(target)
-    }
-
     fn learn(&mut self, target: Target) {
-        if self.configured.contains(&target) || !self.learned.insert(target.clone()) {
+        if !self.learned.insert(target.clone()) {
             return;
         }
         self.order.push_back(target);
@@ -242,13 +234,18 @@ mod tests {
             policy.check(&address("broker-1:6651")),
             Err(Denied::Port(6651))
         );
-        assert!(policy.check_resolved("10.1.2.3".parse().unwrap()).is_ok());
-        assert!(
-            policy
-                .check_resolved("::ffff:10.1.2.3".parse().unwrap())
-                .is_ok()
-        );
-        assert!(policy.check_resolved("127.0.0.1".parse().unwrap()).is_err());
+        let learned = address("broker-1:6651");
+        for (ip, allowed) in [
+            ("10.1.2.3", true),
+            ("::ffff:10.1.2.3", true),
+            ("127.0.0.1", false),
+        ] {
+            assert_eq!(
+                policy.allows_address(&learned, ip.parse().unwrap()),
+                allowed,
+                "{ip}"
+            );
+        }
     }
 
     #[test]
@@ -257,6 +254,10 @@ mod tests {
             settings.allowed_host_names = Some(vec!["*.Pulsar.svc".to_owned()]);
         });
         assert!(policy.check(&address("b.pulsar.svc:6650")).is_ok());
+        assert!(
+            policy.check(&address("broker-0:6650")).is_ok(),
+            "it is configured"
+        );
         policy.learn(&address("stranger:6650"));
         assert!(policy.check(&address("stranger:6650")).is_err());
     }

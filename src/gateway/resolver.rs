@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tracing::info;
+use tracing::debug;
 
 use super::Shared;
 use super::stats::LookupRequest;
@@ -48,42 +48,35 @@ impl UserFacingError for NoAnswer {
     fn code(&self) -> ServerError {
         match self {
             Self::TooMany => ServerError::TooManyRequests,
-            Self::Broker(failure) => {
-                refused_by_broker(failure).map_or(ServerError::ServiceNotReady, |(code, _)| code)
-            }
+            Self::Broker(failure) => failure.code(),
             Self::Command(_) => ServerError::MetadataError,
         }
     }
 
     fn retryable(&self) -> bool {
-        self.code() == ServerError::ServiceNotReady
+        match self {
+            Self::TooMany => true,
+            Self::Broker(failure) => failure.retryable(),
+            Self::Command(_) => false,
+        }
     }
 
     fn client_message(&self) -> String {
         match self {
             Self::TooMany => self.to_string(),
-            Self::Broker(failure) => match (refused_by_broker(failure), failure) {
-                (Some((_, message)), _) => message.to_owned(),
-                (None, LookupFailure::Pool(_)) => "No active broker is available".to_owned(),
-                (None, LookupFailure::TooManyRedirects(_) | LookupFailure::Loop(_)) => {
-                    "Reached max number of redirections".to_owned()
-                }
-                (None, _) => "The broker did not answer the lookup".to_owned(),
-            },
+            Self::Broker(failure) => failure.client_message(),
             Self::Command(_) => "The lookup could not be understood".to_owned(),
         }
     }
 }
 
-/// A broker did not let this client connect; that is the answer then.
-fn refused_by_broker(failure: &LookupFailure) -> Option<(ServerError, &str)> {
-    match failure {
-        LookupFailure::Pool(PoolError::Connect { error, .. }) => match error.as_ref() {
-            ConnectError::Refused { code, message, .. } => Some((*code, message)),
-            _ => None,
-        },
-        _ => None,
-    }
+/// What a request came to.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The encoded command for the client, with the client's request id.
+    pub(crate) command: Bytes,
+    /// A broker does not take the client's credentials (any more): only a new connection can bring others.
+    pub(crate) refused: bool,
 }
 
 impl Resolver {
@@ -91,13 +84,13 @@ impl Resolver {
         Self { shared, brokers }
     }
 
-    /// The encoded command that answers the client's `command`. Always one with the client's request id.
+    /// Answers the client's `command`.
     pub(crate) async fn answer(
         &self,
         request: LookupRequest,
         command: Bytes,
         request_id: u64,
-    ) -> Bytes {
+    ) -> Answer {
         self.shared.metrics.request_received(request);
         let answer = async {
             let _permit = self
@@ -116,14 +109,23 @@ impl Resolver {
             };
             Ok(rewrite::with_request_id(&frame.command, request_id)?)
         };
-        answer.await.unwrap_or_else(|error: NoAnswer| {
-            if matches!(error, NoAnswer::TooMany) {
-                self.shared.metrics.request_rejected(request);
-            } else {
-                info!(?request, "no answer for a client: {error}");
+        match answer.await {
+            Ok(command) => Answer {
+                command,
+                refused: false,
+            },
+            Err(error) => {
+                if matches!(error, NoAnswer::TooMany) {
+                    self.shared.metrics.request_rejected(request);
+                } else {
+                    debug!(?request, "no answer for a client: {error}");
+                }
+                Answer {
+                    command: failure(request, request_id, &error).encode_command(),
+                    refused: matches!(&error, NoAnswer::Broker(failure) if is_refusal(failure)),
+                }
             }
-            failure(request, request_id, &error).encode_command()
-        })
+        }
     }
 
     async fn lookup(&self, command: &[u8]) -> Result<Frame, NoAnswer> {
@@ -138,13 +140,24 @@ impl Resolver {
             self.shared.policy.learn(broker);
             // Apache's rules, where they are set, hold for redirects as well.
             self.shared.policy.check(broker).map_err(|denied| {
-                info!(%broker, "lookup answer refused: {denied}");
+                debug!(%broker, "lookup answer refused: {denied}");
                 Denied
             })
         };
         let frame = follow(&self.brokers, first, &learn, REDIRECTS_MAX).await?;
         Ok(through_gateway(frame)?)
     }
+}
+
+/// Whether a broker did not let the client connect.
+fn is_refusal(failure: &LookupFailure) -> bool {
+    let LookupFailure::Pool(PoolError::Connect { error, .. }) = failure else {
+        return false;
+    };
+    matches!(
+        error.as_ref(),
+        ConnectError::Refused { .. } | ConnectError::ChallengeUnsupported
+    )
 }
 
 /// Makes a found lookup one that the client follows through the gateway: both URLs name the broker, for the client takes host

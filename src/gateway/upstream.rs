@@ -1,17 +1,16 @@
 //! The way to a broker for a direct connection: resolve, check, dial, and speak the client's CONNECT.
 
 use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::net::TcpStream;
 
+use super::Shared;
 use super::connection::state::ConnectRequest;
 use super::forward::Passthrough;
-use super::policy::{Denied, TargetPolicy};
+use super::policy::Denied;
+use crate::client::{self, ConnectError};
 use crate::naming::BrokerAddress;
 use crate::net::{FrameReader, ReadError};
 use crate::protocol::command::{Command, name_of};
@@ -25,14 +24,18 @@ use crate::protocol::server_error::UserFacingError;
 pub(crate) enum DialError {
     #[error(transparent)]
     Denied(#[from] Denied),
-    #[error("resolving the broker's host name: {0}")]
-    Resolve(#[source] io::Error),
-    #[error("the broker's host name has no address")]
-    NoAddress,
-    #[error("connecting to the broker: {0}")]
-    Connect(#[source] io::Error),
-    #[error("connecting to the broker took longer than {0:?}")]
-    Timeout(Duration),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
+
+impl DialError {
+    /// Whether the target is one that clients must not reach.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(
+            self,
+            Self::Denied(_) | Self::Connect(ConnectError::AddressDenied)
+        )
+    }
 }
 
 impl UserFacingError for DialError {
@@ -46,55 +49,24 @@ impl UserFacingError for DialError {
 
     fn client_message(&self) -> String {
         match self {
-            Self::Denied(_) => "Target broker cannot be validated.",
-            Self::Resolve(_) | Self::NoAddress => "Target broker's host name cannot be resolved.",
-            Self::Connect(_) => "Target broker cannot be reached.",
-            Self::Timeout(_) => "Target broker did not accept the connection in time.",
+            denied if denied.is_denied() => "Target broker cannot be validated.",
+            Self::Connect(ConnectError::DialTimeout(_)) => {
+                "Target broker did not accept the connection in time."
+            }
+            _ => "Target broker cannot be reached.",
         }
         .to_owned()
     }
 }
 
-/// Opens a TCP connection to `target` if `policy` allows it, trying all addresses of its name. The address that was checked is
-/// the one that is dialled. Cancel-safe: dropping it closes what was opened.
+/// Opens a TCP connection to `target` if the policy allows it. Cancel-safe: dropping it closes what was opened.
 ///
 /// # Errors
-/// See [`DialError`]; of several addresses the last one's.
-pub(crate) async fn dial(
-    target: &BrokerAddress,
-    policy: &TargetPolicy,
-    connect_timeout: Option<Duration>,
-) -> Result<TcpStream, DialError> {
-    policy.check(target)?;
-    let attempt = async {
-        let addresses: Vec<SocketAddr> = lookup_host((target.host.as_str(), target.port))
-            .await
-            .map_err(DialError::Resolve)?
-            .collect();
-        let mut last = DialError::NoAddress;
-        for address in addresses {
-            let dialled = match policy.check_resolved(address.ip()) {
-                Ok(()) => TcpStream::connect(address)
-                    .await
-                    .map_err(DialError::Connect),
-                Err(denied) => Err(denied.into()),
-            };
-            match dialled {
-                Ok(stream) => {
-                    stream.set_nodelay(true).map_err(DialError::Connect)?;
-                    return Ok(stream);
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    };
-    match connect_timeout {
-        None => attempt.await,
-        Some(limit) => timeout(limit, attempt)
-            .await
-            .unwrap_or(Err(DialError::Timeout(limit))),
-    }
+/// See [`DialError`].
+pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<TcpStream, DialError> {
+    shared.policy.check(target)?;
+    let limit = shared.connect_timeout();
+    Ok(client::handshake::dial(target, limit, Some(&shared.address_check())).await?)
 }
 
 /// How the broker took the client's CONNECT.

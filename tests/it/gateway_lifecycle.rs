@@ -206,3 +206,49 @@ async fn readiness_follows_the_brokers() {
     gateway.stop().await;
     broker.stop().await;
 }
+
+#[tokio::test]
+async fn configured_brokers_need_no_rule() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.allowed_host_names = Some(vec!["*.svc".to_owned()]);
+        settings.allowed_target_ports = Some(vec![6650]);
+        settings.allowed_ip_addresses = Some(Vec::new());
+    });
+    within(async {
+        while !gateway.handle.is_ready() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let target = broker.address().to_string();
+    drop(RawClient::established(gateway.address(), direct_connect(&target)).await);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn any_broker_is_one_that_can_be_reached() {
+    let gone = ScriptedBroker::start(Script::new()).await;
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::in_front_of(&[&gone, &broker]);
+    gone.stop().await;
+    for _ in 0..3 {
+        drop(RawClient::established(gateway.address(), direct_connect("")).await);
+    }
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_a_silent_broker_leaves_with_the_drain() {
+    let broker = ScriptedBroker::start(Script::empty()).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::connect(gateway.address()).await;
+    client.send(lookup_connect()).await;
+    broker.wait_for(Type::Connect, 1).await;
+    gateway.advance(Phase::Draining);
+    assert!(client.rest().await.is_empty());
+    gateway.stop().await;
+    broker.stop().await;
+}

@@ -10,11 +10,14 @@ use pulsegate::protocol::proto::pulsar::{
     CommandProducer, FeatureFlags, KeyValue, ServerError,
 };
 use pulsegate::testing::scripted_broker::{
-    Script, ScriptedBroker, Step, error, lookup_connect as answer_connect, lookup_failed,
-    lookup_redirect, partitions,
+    Script, ScriptedBroker, Step, auth_challenge, error, lookup_connect as answer_connect,
+    lookup_failed, lookup_redirect, partitions,
 };
 
-use crate::support::{RawClient, TestGateway, lookup_connect};
+use pulsegate::config::GatewaySettings;
+use pulsegate::naming::AddressRange;
+
+use crate::support::{RawClient, TestGateway, direct_connect, lookup_connect};
 
 const TOPIC: &str = "persistent://public/default/orders";
 
@@ -384,4 +387,165 @@ async fn lookups_beyond_the_limit_are_refused_as_too_many_and_the_connection_goe
     drop(client);
     gateway.stop().await;
     broker.stop().await;
+}
+
+#[tokio::test]
+async fn large_answers_wait_for_a_client_that_reads_slowly_and_none_is_lost() {
+    let topics: Vec<String> = (0..20_000)
+        .map(|n| format!("persistent://public/default/a-topic-with-a-long-name-{n:08}"))
+        .collect();
+    let script = Script::new().on(Type::GetTopicsOfNamespace, move |received| {
+        vec![Step::Send(Command::from(
+            CommandGetTopicsOfNamespaceResponse {
+                request_id: received.request_id(),
+                topics: topics.clone(),
+                ..CommandGetTopicsOfNamespaceResponse::default()
+            },
+        ))]
+    });
+    let broker = ScriptedBroker::start(script).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    for request_id in 0..12 {
+        client
+            .send(CommandGetTopicsOfNamespace {
+                request_id,
+                namespace: "public/default".to_owned(),
+                ..CommandGetTopicsOfNamespace::default()
+            })
+            .await;
+    }
+    broker.wait_for(Type::GetTopicsOfNamespace, 1).await;
+    let mut answered = Vec::new();
+    for _ in 0..12 {
+        let Command::GetTopicsOfNamespaceResponse(response) = client.receive().await else {
+            panic!("no topics")
+        };
+        assert_eq!(response.topics.len(), 20_000);
+        answered.push(response.request_id);
+    }
+    answered.sort_unstable();
+    assert_eq!(answered, (0..12).collect::<Vec<_>>());
+    drop(client);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn many_pings_at_once_do_not_end_a_lookup_connection() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    let mut pings = bytes::BytesMut::new();
+    for _ in 0..100 {
+        Command::from(CommandPing {}).encode(&mut pings);
+    }
+    client.send_bytes(&pings).await;
+    client.send(lookup(1)).await;
+    broker.wait_for(Type::Lookup, 1).await;
+    assert!(matches!(client.receive().await, Command::Pong(_)));
+    drop(client);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_whose_credential_is_refused_meanwhile_is_told_and_disconnected() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    let Command::Connect(seen) = &broker.received_of(Type::Connect)[0].command else {
+        panic!("no CONNECT")
+    };
+    let flags = seen.feature_flags.as_ref().unwrap();
+    assert_eq!(
+        flags.supports_auth_refresh,
+        Some(false),
+        "a challenge could not be passed on"
+    );
+    // The broker closes at expiry, and does not take the credential again.
+    broker.set_script(Script::empty().on(Type::Connect, |_| {
+        vec![
+            Step::Send(error(u64::MAX, ServerError::AuthenticationError, "expired")),
+            Step::Close,
+        ]
+    }));
+    broker.push(vec![Step::Close]);
+    broker.wait_for_open(0).await;
+    client.send(lookup(1)).await;
+    let response = lookup_response(&mut client).await;
+    assert_eq!(response.error(), ServerError::AuthenticationError);
+    assert_eq!(response.message(), "expired");
+    client.closed().await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn authentication_in_several_steps_is_refused_for_good_on_lookup_connections() {
+    let script = Script::empty().on(Type::Connect, |_| vec![Step::Send(auth_challenge())]);
+    let broker = ScriptedBroker::start(script).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::connect(gateway.address()).await;
+    client.send(lookup_connect()).await;
+    let Command::Error(refused) = client.receive().await else {
+        panic!("no error")
+    };
+    assert_eq!(refused.error(), ServerError::AuthenticationError);
+    client.closed().await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn an_owner_that_is_not_allowed_is_a_refusal_and_is_never_contacted() {
+    let stranger = ScriptedBroker::start(Script::new()).await;
+    let broker = ScriptedBroker::start(Script::new()).await;
+    for redirect in [false, true] {
+        let url = stranger.url();
+        broker.set_script(Script::new().on(Type::Lookup, move |received| {
+            let answer = if redirect {
+                lookup_redirect(received.request_id(), &url, true)
+            } else {
+                answer_connect(received.request_id(), &url)
+            };
+            vec![Step::Send(answer)]
+        }));
+        for narrow in [
+            |settings: &mut GatewaySettings| settings.allowed_target_ports = Some(vec![6650]),
+            |settings: &mut GatewaySettings| {
+                settings.allowed_host_names = Some(vec!["*.svc".to_owned()]);
+            },
+        ] {
+            let gateway = TestGateway::with(&[&broker], narrow);
+            let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+            client.send(lookup(1)).await;
+            let response = lookup_response(&mut client).await;
+            assert_eq!(response.error(), ServerError::NotAllowedError);
+            drop(client);
+            gateway.stop().await;
+        }
+        // Addresses are known once a name is resolved.
+        let gateway = TestGateway::with(&[&broker], |settings| {
+            settings.allowed_ip_addresses =
+                AddressRange::parse("10.0.0.0/8").map(|range| vec![range]);
+        });
+        let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+        client.send(lookup(1)).await;
+        let response = lookup_response(&mut client).await;
+        assert_eq!(response.response() == LookupType::Failed, redirect);
+        drop(client);
+        let target = stranger.address().to_string();
+        let mut client = RawClient::connect(gateway.address()).await;
+        client.send(direct_connect(&target)).await;
+        let Command::Error(refused) = client.receive().await else {
+            panic!("no error")
+        };
+        assert_eq!(refused.error(), ServerError::ServiceNotReady);
+        drop(client);
+        gateway.stop().await;
+    }
+    assert_eq!(stranger.accepted(), 0);
+    broker.stop().await;
+    stranger.stop().await;
 }

@@ -11,23 +11,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, split};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at, timeout};
 use tracing::debug;
 
 use super::state::ConnectRequest;
-use super::{asked_to_leave, pass_on_and_close, refuse};
+use super::{HANDSHAKE_FRAME_MAX, asked_to_leave, pass_on_and_close, refuse};
 use crate::client::{BackoffPolicy, BrokerPool, ConnectError, ConnectionOptions, PoolError};
 use crate::gateway::Shared;
 use crate::gateway::resolver::Resolver;
 use crate::gateway::stats::{EndReason, LookupRequest};
 use crate::net::outbound::{self, OutboundLimits};
-use crate::net::{FrameReader, Outbound, Outgoing, ReadError};
+use crate::net::{FrameReader, Outbound, OutboundError, Outgoing, ReadError};
 use crate::protocol::command::{Command, CommandError, name_of};
 use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::proto::pulsar::base_command::Type;
 use crate::protocol::proto::pulsar::{
-    CommandConnected, CommandPing, CommandPong, FeatureFlags, ServerError,
+    CommandConnect, CommandConnected, CommandPing, CommandPong, FeatureFlags, ServerError,
 };
 use crate::protocol::rewrite;
 use crate::protocol::server_error::{CONNECTION_REQUEST_ID, UserFacingError, error_command};
@@ -42,25 +43,20 @@ pub(super) async fn serve(
     let (mut client, early) = client.into_parts();
     let brokers = BrokerPool::new(
         shared.settings.broker.clone(),
-        request.connect.clone(),
+        introduction(&request),
         connection_options(shared),
         SPARE_FAILED_BROKERS,
     );
-    let limit = shared.handshake_timeout();
-    let connected = match timeout(limit, brokers.any()).await {
+    let introduced = tokio::select! {
+        biased;
+        () = shared.draining.cancelled() => return EndReason::Drained,
+        introduced = timeout(shared.handshake_timeout(), brokers.any()) => introduced,
+    };
+    let connected = match introduced {
         Ok(Ok((_, broker))) => connected(broker.connected(), &request),
-        Ok(Err(PoolError::Connect { error, .. }))
-            if matches!(*error, ConnectError::Refused { .. }) =>
-        {
-            if let ConnectError::Refused { frame, .. } = error.as_ref() {
-                pass_on_and_close(&mut client, frame).await;
-            }
-            return EndReason::BrokerRefused;
-        }
         Ok(Err(error)) => {
             debug!("no broker for a lookup connection: {error}");
-            refuse(&mut client, &NoBroker).await;
-            return EndReason::BrokerUnreachable;
+            return without_broker(&mut client, &error).await;
         }
         Err(_) => {
             refuse(&mut client, &NoBroker).await;
@@ -68,13 +64,17 @@ pub(super) async fn serve(
         }
     };
     let (read, write) = split(client);
-    let limits = FrameLimits::for_max_message_size(shared.settings.max_message_size);
+    // What belongs here is as small as a CONNECT.
+    let limits = FrameLimits {
+        max_frame: HANDSHAKE_FRAME_MAX,
+    };
     let reader = FrameReader::new(Cursor::new(early).chain(read), limits);
     let (outbound, writer) = outbound::channel(OutboundLimits::default());
     let mut lookups = Lookups {
         resolver: Resolver::new(Arc::clone(shared), brokers),
         outbound,
         in_flight: JoinSet::new(),
+        large: Arc::new(Semaphore::new(LARGE_IN_FLIGHT_MAX)),
         heard: true,
     };
     let mut writing = JoinSet::new();
@@ -83,7 +83,7 @@ pub(super) async fn serve(
         Ok(()) => tokio::select! {
             biased;
             () = asked_to_leave(shared) => EndReason::Drained,
-            // The writer ends only when the socket fails: nobody has closed the lanes yet.
+            // The lanes are closed by nobody else: the socket failed.
             _ = writing.join_next() => EndReason::Io,
             reason = lookups.run(reader, shared.settings.keep_alive_interval) => reason,
         },
@@ -97,7 +97,10 @@ pub(super) async fn serve(
 struct Lookups {
     resolver: Resolver,
     outbound: Outbound,
-    in_flight: JoinSet<()>,
+    /// Each yields whether a broker refused the client meanwhile.
+    in_flight: JoinSet<bool>,
+    /// Places for requests whose answers may be megabytes.
+    large: Arc<Semaphore>,
     /// A frame came since the last PING.
     heard: bool,
 }
@@ -115,7 +118,11 @@ impl Lookups {
                 self.in_flight.len() < IN_FLIGHT_MAX && self.outbound.queued_bytes() < QUEUED_MAX;
             tokio::select! {
                 biased;
-                Some(_) = self.in_flight.join_next() => {}
+                Some(refused) = self.in_flight.join_next() => {
+                    if refused.unwrap_or(false) {
+                        return EndReason::BrokerRefused;
+                    }
+                }
                 _ = ticks.tick(), if keep_alive.is_some() => {
                     // Who is not read from cannot be heard.
                     if reading && !std::mem::take(&mut self.heard) {
@@ -175,18 +182,25 @@ impl Lookups {
             return Err(EndReason::ClientProtocol);
         };
         let (resolver, outbound) = (self.resolver.clone(), self.outbound.clone());
+        let large = matches!(
+            request,
+            LookupRequest::TopicsOfNamespace | LookupRequest::Schema
+        )
+        .then(|| Arc::clone(&self.large));
         // Its frame shares the read buffer with others that may live shorter.
         let command = Bytes::copy_from_slice(&frame.command);
         self.in_flight.spawn(async move {
-            let answer = resolver.answer(request, command, request_id).await;
-            let answer = Frame {
-                command: answer,
-                payload: Bytes::new(),
+            let _place = match large {
+                Some(large) => large.acquire_owned().await.ok(),
+                None => None,
             };
-            if let Err(error) = outbound.send(Outgoing::Frame(answer)) {
-                debug!("an answer is lost with its connection: {error}");
-                outbound.close_after_flush();
+            // Nothing is asked for that the client has no room for yet.
+            if outbound.ready().await.is_err() {
+                return false;
             }
+            let answer = resolver.answer(request, command, request_id).await;
+            deliver(&outbound, answer.command).await;
+            answer.refused
         });
         Ok(())
     }
@@ -209,10 +223,12 @@ impl Lookups {
             .map_err(|_| EndReason::SlowReader)
     }
 
+    /// PING and PONG. When as many as the lane holds are waiting, one more says nothing new.
     fn send_urgent(&self, command: &Command) -> Result<(), EndReason> {
-        self.outbound
-            .send_urgent(Outgoing::Command(command))
-            .map_err(|_| EndReason::SlowReader)
+        match self.outbound.send_urgent(Outgoing::Command(command)) {
+            Ok(()) | Err(OutboundError::Full) => Ok(()),
+            Err(OutboundError::Closed) => Err(EndReason::Io),
+        }
     }
 
     /// Gives the requests in flight a moment to be answered.
@@ -225,17 +241,60 @@ impl Lookups {
     }
 }
 
+/// Sends an answer as soon as the client has room for it.
+async fn deliver(outbound: &Outbound, command: Bytes) {
+    let frame = Frame {
+        command,
+        payload: Bytes::new(),
+    };
+    loop {
+        match outbound.send(Outgoing::Frame(frame.clone())) {
+            Err(OutboundError::Full) if outbound.ready().await.is_ok() => {}
+            // Sent, or lost with its connection.
+            _ => return,
+        }
+    }
+}
+
+/// Tells the client why no broker can be asked for it.
+async fn without_broker(client: &mut TcpStream, error: &PoolError) -> EndReason {
+    if let PoolError::Connect { error, .. } = error {
+        match error.as_ref() {
+            ConnectError::Refused { frame, .. } => {
+                pass_on_and_close(client, frame).await;
+                return EndReason::BrokerRefused;
+            }
+            ConnectError::ChallengeUnsupported => {
+                refuse(client, &ChallengeUnsupported).await;
+                return EndReason::BrokerRefused;
+            }
+            _ => {}
+        }
+    }
+    refuse(client, &NoBroker).await;
+    EndReason::BrokerUnreachable
+}
+
+/// What a broker is told about a client that wants lookups. A challenge could not be passed on, so none must be sent: a broker
+/// closes an expired connection instead, and the client comes back with new credentials.
+fn introduction(request: &ConnectRequest) -> CommandConnect {
+    let mut connect = request.connect.clone();
+    if let Some(flags) = &mut connect.feature_flags {
+        flags.supports_auth_refresh = Some(false);
+    }
+    connect
+}
+
 fn connection_options(shared: &Shared) -> ConnectionOptions {
     let settings = &shared.settings;
     ConnectionOptions {
-        connect_timeout: if settings.broker_connect_timeout.is_zero() {
-            shared.handshake_timeout()
-        } else {
-            settings.broker_connect_timeout
-        },
+        connect_timeout: shared.connect_timeout(),
+        handshake_timeout: shared.handshake_timeout(),
         keep_alive_interval: settings.keep_alive_interval,
         frame_limits: FrameLimits::for_max_message_size(settings.max_message_size),
         max_in_flight: IN_FLIGHT_MAX,
+        allowed: Some(shared.address_check()),
+        tracker: shared.connections.clone(),
         ..ConnectionOptions::default()
     }
 }
@@ -269,6 +328,24 @@ impl UserFacingError for NoBroker {
 
     fn client_message(&self) -> String {
         "No active broker is available".to_owned()
+    }
+}
+
+#[derive(Debug)]
+struct ChallengeUnsupported;
+
+impl UserFacingError for ChallengeUnsupported {
+    fn code(&self) -> ServerError {
+        ServerError::AuthenticationError
+    }
+
+    fn retryable(&self) -> bool {
+        false
+    }
+
+    fn client_message(&self) -> String {
+        "Authentication in several steps is not supported for lookups through this gateway"
+            .to_owned()
     }
 }
 
@@ -318,6 +395,8 @@ const SPARE_FAILED_BROKERS: BackoffPolicy = BackoffPolicy {
 };
 /// Requests of one client that are answered at a time.
 const IN_FLIGHT_MAX: usize = 1024;
+/// Requests of one client at a time whose answers may be megabytes: topics of a namespace and schemas.
+const LARGE_IN_FLIGHT_MAX: usize = 4;
 /// Bytes of answers that a client may leave unread before nothing more is read from it.
 const QUEUED_MAX: usize = 512 * 1024;
 /// Period of the keep-alive ticks where there is no keep-alive; they do nothing.

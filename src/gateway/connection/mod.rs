@@ -19,7 +19,7 @@ use rand::RngExt as _;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use self::state::{AwaitingConnect, ConnectRequest, Step};
 use super::Shared;
@@ -27,6 +27,7 @@ use super::forward::{self, Passthrough, RelayContext, RelayError, Side};
 use super::inspect::Inspector;
 use super::stats::EndReason;
 use super::upstream::{self, DialError, HandshakeError, Outcome};
+use crate::client::ConnectError;
 use crate::naming::BrokerAddress;
 use crate::net::{FrameReader, scratch};
 use crate::protocol::command::Command;
@@ -147,17 +148,19 @@ async fn direct(
     request: &ConnectRequest,
     target: Option<BrokerAddress>,
 ) -> Decided {
-    let target = target.unwrap_or_else(|| shared.next_broker());
-    let connect_timeout =
-        Some(shared.settings.broker_connect_timeout).filter(|limit| !limit.is_zero());
-    let broker = match upstream::dial(&target, &shared.policy, connect_timeout).await {
+    let dialled = match target {
+        Some(target) => upstream::dial(shared, &target).await,
+        None => any_broker(shared).await,
+    };
+    let broker = match dialled {
         Ok(broker) => broker,
         Err(error) => {
-            info!(broker = %target, "no connection for a client: {error}");
+            debug!("no connection to a broker for a client: {error}");
             refuse(client.get_mut(), &error).await;
-            return Decided::Ended(match error {
-                DialError::Denied(_) => EndReason::TargetDenied,
-                _ => EndReason::BrokerUnreachable,
+            return Decided::Ended(if error.is_denied() {
+                EndReason::TargetDenied
+            } else {
+                EndReason::BrokerUnreachable
             });
         }
     };
@@ -169,12 +172,12 @@ async fn direct(
             Decided::Ended(EndReason::BrokerRefused)
         }
         Err(error) => {
-            debug!(broker = %target, "handshake failed: {error}");
+            debug!("handshake with a broker failed: {error}");
             Decided::Ended(match error {
                 HandshakeError::BrokerRead(_) | HandshakeError::BrokerWrite(_) => EndReason::Io,
                 HandshakeError::BrokerClosed => EndReason::BrokerRefused,
                 HandshakeError::BrokerUnexpected(_) => {
-                    warn!(broker = %target, "{error}");
+                    warn!("handshake with a broker failed: {error}");
                     EndReason::BrokerProtocol
                 }
                 HandshakeError::ClientRead(_) | HandshakeError::ClientWrite(_) => EndReason::Io,
@@ -183,6 +186,18 @@ async fn direct(
             })
         }
     }
+}
+
+/// The first configured broker, in turn, that takes a connection.
+async fn any_broker(shared: &Shared) -> Result<TcpStream, DialError> {
+    let mut last = DialError::from(ConnectError::DialTimeout(Duration::ZERO));
+    for target in shared.brokers_in_turn() {
+        match upstream::dial(shared, &target).await {
+            Ok(broker) => return Ok(broker),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Answers a CONNECT by a connection-level ERROR and closes in order, so that the client sees the frame and not a reset.

@@ -3,6 +3,8 @@
 //! `AwaitingConnect` takes frames until the CONNECT decides: a connection that names a broker is a direct one, any other answers
 //! lookups. Gone after that decision: the relay and the lookup loop keep their own state.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use crate::naming::{BrokerAddress, NameError};
@@ -37,12 +39,21 @@ pub(crate) enum Step {
 }
 
 /// The CONNECT that goes to a broker for the client.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct ConnectRequest {
     /// As decoded from what the client sent, without the fields that are between proxies.
     pub(crate) connect: CommandConnect,
     /// The encoded command: the client's bytes, fields unknown to us included, but for the fields that are between proxies.
     pub(crate) encoded: Bytes,
+}
+
+impl fmt::Debug for ConnectRequest {
+    /// Without the encoded form, which holds the credential.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectRequest")
+            .field("connect", &self.connect)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A CONNECT that is answered by an ERROR.
@@ -98,7 +109,7 @@ impl AwaitingConnect {
     }
 
     fn on_connect(&self, mut connect: CommandConnect, raw: &[u8]) -> Step {
-        // Without authentication nobody is trusted to be a proxy (D21).
+        // Without authentication nobody is trusted to be a proxy.
         if connect.proxy_version.is_some() {
             return Step::Refuse(Refusal::FromProxy);
         }
