@@ -65,7 +65,7 @@ pub async fn shut_down(
     drained: impl Future<Output = ()>,
     again: impl Future<Output = ()>,
 ) -> Ended {
-    let deadline = Instant::now() + times.total;
+    let deadline = Instant::now() + times.total.max(LEAST_TIME);
     tokio::pin!(drained, again);
     phase.advance(Phase::NotReady);
     tracing::info!(not_ready = ?times.not_ready, total = ?times.total, "shutting down");
@@ -100,6 +100,9 @@ pub async fn shut_down(
     ended
 }
 
+/// What a process without open connections needs to see that it has none, whatever the settings say.
+const LEAST_TIME: Duration = Duration::from_millis(200);
+
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
@@ -111,6 +114,23 @@ mod tests {
         not_ready: Duration::from_secs(3),
         total: Duration::from_secs(10),
     };
+
+    #[tokio::test(start_paused = true)]
+    async fn no_time_at_all_is_enough_for_nothing_to_drain() {
+        let (sender, phases) = phases();
+        let none = ShutdownTimes {
+            not_ready: Duration::ZERO,
+            total: Duration::ZERO,
+        };
+        let drained = async move {
+            phases.reached(Phase::Draining).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        assert_eq!(
+            shut_down(&sender, none, drained, pending()).await,
+            Ended::Drained
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn passes_through_not_ready_before_it_drains() {

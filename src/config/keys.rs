@@ -140,12 +140,12 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "checkActiveBrokers" ["false"] RefusedWhenOn: "connect clients to discovered brokers only; needs a metadata store";
     // Connections to brokers
     "brokerProxyConnectTimeoutMs" ["10000"] Used: "bound on a TCP connect to a broker, in milliseconds; 0 leaves it to the operating system";
-    "brokerProxyReadTimeoutMs" ["75000"] Used: "a relayed connection without a byte for so many milliseconds is closed; 0 is off";
+    "brokerProxyReadTimeoutMs" ["75000"] Used: "a relayed connection of which one side sends nothing for so many milliseconds is closed; 0 is off";
     "brokerProxyAllowedHostNames" [""] Used: "host patterns (`*` stands for any characters) that clients may be connected to; empty: the configured brokers and those that lookup answers named. Apache's default `*`, written in its key=value file, counts as empty; given elsewhere it opens every host";
     "brokerProxyAllowedIPAddresses" ["*"] Used: "addresses, networks (`10.0.0.0/8`), ranges (`10.0.0.1-9`) and patterns (`10.0.*.*`) that clients may be connected to; `*`: no check beyond the one of hosts";
     "brokerProxyAllowedTargetPorts" [""] Used: "ports that clients may be connected to; `*`: all; empty: all, but 6650 and 6651 where `brokerProxyAllowedHostNames` is set. Apache's default `6650,6651`, written in its key=value file, counts as empty";
     "proxyZeroCopyModeEnabled" ["true"] NoEffect: "relay with splice";
-    "keepAliveIntervalSeconds" ["30"] Used: "interval of pings and bound on a handshake, in seconds; 0 turns both off";
+    "keepAliveIntervalSeconds" ["30"] Used: "interval of pings and bound on a handshake, in seconds; 0: no pings, and handshakes within 30";
     "haProxyProtocolEnabled" ["false"] RefusedWhenOn: "PROXY protocol on the binary port";
     "maxMessageSize" ["5242880"] Used: "largest message in bytes; a frame may be 10 KiB larger";
     "proxyLogLevel" ["0"] NoEffect: "logging of commands and messages";

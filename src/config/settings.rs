@@ -22,15 +22,16 @@ pub struct GatewaySettings {
     pub service_port: Option<u16>,
     /// `webServicePort`: TCP port of the HTTP endpoints; 0 picks a free one, `None` turns them off.
     pub web_service_port: Option<u16>,
-    /// `advertisedAddress`: host name by which others reach this process; used in the ready line and in logs.
+    /// `advertisedAddress`: host name by which others reach this process; used in the ready line.
     pub advertised_address: Option<String>,
     /// `clusterName`: value of the `cluster` label of every metric; may be empty.
     pub cluster_name: String,
     /// `brokerProxyConnectTimeoutMs`: bound on a TCP connect to a broker. Zero leaves it to the operating system.
     pub broker_connect_timeout: Duration,
-    /// `brokerProxyReadTimeoutMs`: a relayed connection without a byte for so long is closed; `None` is off.
+    /// `brokerProxyReadTimeoutMs`: a relayed connection of which one side sends nothing for so long is closed; `None`
+    /// is off.
     pub broker_read_timeout: Option<Duration>,
-    /// `keepAliveIntervalSeconds`: ping interval and handshake timeout; `None` turns both off.
+    /// `keepAliveIntervalSeconds`: ping interval and handshake timeout; `None`: no pings, and handshakes within 30 s.
     pub keep_alive_interval: Option<Duration>,
     /// `maxMessageSize`: largest message in bytes; a frame may be 10 KiB larger.
     pub max_message_size: u32,
