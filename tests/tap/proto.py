@@ -43,7 +43,7 @@ class Schema:
         return self.enums["BaseCommand.Type"].get(number, f"UNKNOWN_{number}")
 
     def shape(self, message, data, prefix=""):
-        """The sorted field paths of an encoded message, with the names of enum values and the values of booleans.
+        """The sorted field paths of an encoded message, with the names of enum values, the values of booleans and a mark at what is empty.
 
         Two messages of one shape differ only in numbers, texts and bytes.
         """
@@ -60,6 +60,8 @@ class Schema:
                 path += "=" + self.enums[kind].get(value, str(value))
             elif kind == "bool":
                 path += "=" + str(bool(value)).lower()
+            elif kind in ("string", "bytes") and not value:
+                path += "=empty"
             found[path] = found.get(path, 0) + 1
         return sorted(path + ("*" if times > 1 else "") for path, times in found.items())
 
