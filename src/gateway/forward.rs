@@ -181,10 +181,14 @@ where
                     timer.as_mut().reset(now + FAR_FUTURE);
                     return None;
                 };
-                let (oldest, side) = if self.upward.last_read <= self.downward.last_read {
-                    (self.upward.last_read, Side::Client)
+                let (up, down) = (
+                    self.upward.silent_since(now),
+                    self.downward.silent_since(now),
+                );
+                let (oldest, side) = if up <= down {
+                    (up, Side::Client)
                 } else {
-                    (self.downward.last_read, Side::Broker)
+                    (down, Side::Broker)
                 };
                 if oldest + timeout <= now {
                     return Some(Err(RelayError::Idle(side)));
@@ -260,6 +264,7 @@ struct Direction {
     /// Nothing more happens in this direction.
     finished: bool,
     failure: Option<RelayError>,
+    /// When the source last sent something, or was last read from again.
     last_read: Instant,
 }
 
@@ -277,6 +282,15 @@ impl Direction {
             finished: false,
             failure: None,
             last_read: now,
+        }
+    }
+
+    /// Since when the source sends nothing. Who is not read from is not silent.
+    fn silent_since(&self, now: Instant) -> Instant {
+        if self.unsent.is_empty() {
+            self.last_read
+        } else {
+            now
         }
     }
 
@@ -375,6 +389,9 @@ impl Direction {
         cx: &mut Context<'_>,
         target: &mut T,
     ) -> Poll<()> {
+        if self.unsent.is_empty() {
+            return Poll::Ready(());
+        }
         while !self.unsent.is_empty() {
             match ready!(Pin::new(&mut *target).poll_write(cx, &self.unsent)) {
                 Ok(0) => self.target_failed(io::ErrorKind::WriteZero.into()),
@@ -386,6 +403,7 @@ impl Direction {
         }
         // Also frees the allocation that the last slice of it keeps.
         self.unsent = Bytes::new();
+        self.last_read = Instant::now();
         Poll::Ready(())
     }
 

@@ -219,3 +219,29 @@ async fn an_answer_that_explains_a_broken_connection_still_arrives() {
     drop(ends.client);
     let _ = ends.relay.await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_side_that_is_not_read_from_is_not_silent() {
+    let mut ends = relayed(4096, Bytes::new(), Bytes::new());
+    let sent = fill(&mut ends.broker).await;
+    // The client does not read for longer than the time-out, and shows that it is alive.
+    for _ in 0..4 {
+        ends.client.write_all(&frame(1)).await.unwrap();
+        ends.broker
+            .read_exact(&mut vec![0; frame(1).len()])
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_secs(30)).await;
+    }
+    ends.client.read_exact(&mut vec![0; sent]).await.unwrap();
+    // From now on the broker is silent.
+    for _ in 0..4 {
+        ends.client.write_all(&frame(1)).await.ok();
+        tokio::time::sleep(Duration::from_secs(30)).await;
+    }
+    let ended = ends.relay.await.unwrap();
+    assert!(
+        matches!(ended, Err(RelayError::Idle(Side::Broker))),
+        "{ended:?}"
+    );
+}
