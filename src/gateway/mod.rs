@@ -2,8 +2,8 @@
 //!
 //! Clients connect here as they would to a broker. A connection whose CONNECT names no broker is for lookups: the gateway asks
 //! a broker, follows redirects itself, and answers. A connection that names a broker is relayed to it, bytes unchanged
-//! ([`forward`]). Never keeps a message, never parses a payload, never connects to a host that no broker named
-//! ([`policy`]). Start at [`Gateway`], then `connection`.
+//! (`forward`). Never keeps a message, never parses a payload, never connects to a host that no broker named
+//! (`policy`). Start at [`Gateway`], then `connection`.
 
 mod connection;
 mod forward;

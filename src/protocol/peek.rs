@@ -3,7 +3,7 @@
 //! All readers take cut input: what is behind the cut is as if it were absent, and nothing here fails. Who acts on a command
 //! (and does not merely count it) decodes it with [`super::command`].
 
-use super::wire::take_varint;
+use super::wire::{low_i32, take_varint};
 
 /// One field of a protobuf message as it stands on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,17 +58,16 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Type number and sub-message of an encoded BaseCommand. `None` when the bytes hold no type.
+/// Type number and sub-message of an encoded BaseCommand; the sub-message has the field number of the type. `None` when the bytes
+/// hold no type.
 pub fn command(base_command: &[u8]) -> Option<(i32, &[u8])> {
-    let mut command_type = None;
-    for (field, value) in Fields::of(base_command) {
-        match (field, value) {
-            (1, FieldValue::Varint(number)) => command_type = i32::try_from(number).ok(),
-            (_, FieldValue::Bytes(body)) => return Some((command_type?, body)),
-            _ => {}
-        }
-    }
-    Some((command_type?, &[]))
+    let command_type = low_i32(varint_field(base_command, 1)?);
+    let number = u64::try_from(command_type).ok();
+    let bodies = Fields::of(base_command).filter_map(|(field, value)| match value {
+        FieldValue::Bytes(body) if Some(field) == number => Some(body),
+        _ => None,
+    });
+    Some((command_type, bodies.last().unwrap_or_default()))
 }
 
 /// The varint field with this number in `message`; the last one wins, as in protobuf.
