@@ -28,7 +28,7 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
     registry.register_process_metrics()?;
     let (phase, phases) = phases();
     let web = match settings.web_service_port {
-        Some(port) => Some(bind_http(&settings, port).await?),
+        Some(port) => Some(bind_http(&settings, port)?),
         None => None,
     };
     let gateway =
@@ -77,7 +77,7 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
     Ok(ended)
 }
 
-async fn bind_http(settings: &GatewaySettings, port: u16) -> anyhow::Result<HttpServer> {
+fn bind_http(settings: &GatewaySettings, port: u16) -> anyhow::Result<HttpServer> {
     let addr = SocketAddr::new(settings.bind_address, port);
     let limits = HttpLimits {
         max_connections: settings.http.max_connections,
@@ -86,9 +86,7 @@ async fn bind_http(settings: &GatewaySettings, port: u16) -> anyhow::Result<Http
         header_timeout: settings.http.idle_timeout,
         ..HttpLimits::default()
     };
-    HttpServer::bind(addr, limits)
-        .await
-        .with_context(|| format!("bind the HTTP port {addr}"))
+    HttpServer::bind(addr, limits).with_context(|| format!("bind the HTTP port {addr}"))
 }
 
 fn router(

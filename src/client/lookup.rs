@@ -116,7 +116,11 @@ pub async fn follow(
     Err(LookupFailure::TooManyRedirects(max_redirects))
 }
 
-/// Sends a command to `target`, or to any broker of the service URL, and once more if the connection ends meanwhile.
+/// Sends a command to `target`, or to any broker of the service URL, and once more if the connection ends meanwhile. Where any
+/// broker will do, one that does not answer in time is spared like one that failed, and another one is asked. Cancel-safe.
+///
+/// # Errors
+/// [`LookupFailure::Pool`] and [`LookupFailure::Request`].
 pub async fn ask(
     pool: &BrokerPool,
     target: Option<&BrokerAddress>,
@@ -129,9 +133,13 @@ pub async fn ask(
             None => pool.any().await?,
         };
         match connection.request_raw(command.clone()).await {
-            Err(RequestError::Closed(_)) if attempts_left > 0 => attempts_left -= 1,
+            Err(RequestError::Closed(_)) if attempts_left > 0 => {}
+            Err(RequestError::Timeout(_)) if attempts_left > 0 && target.is_none() => {
+                pool.spare(&address);
+            }
             result => return result.map_err(|error| LookupFailure::Request { address, error }),
         }
+        attempts_left -= 1;
     }
 }
 

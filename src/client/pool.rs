@@ -147,6 +147,12 @@ impl BrokerPool {
         Err(last)
     }
 
+    /// Leaves a broker out of [`any`](Self::any) for a while, as if connecting to it had failed: it does not answer.
+    pub fn spare(&self, address: &BrokerAddress) {
+        let now = self.inner.now();
+        self.inner.state.lock().failures.failed(address, now);
+    }
+
     /// The brokers that are connected or being connected.
     pub fn brokers(&self) -> Vec<BrokerAddress> {
         self.inner.state.lock().slots.keys().cloned().collect()

@@ -567,3 +567,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn settings_that_nobody_gave_are_those_of_the_default() {
+    let read = with_file("proxy.conf", BROKER).expect("valid").settings;
+    assert_eq!(read, GatewaySettings::for_broker(read.broker.clone()));
+}

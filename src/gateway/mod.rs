@@ -20,7 +20,7 @@ mod upstream;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -82,6 +82,7 @@ pub(crate) struct Shared {
     connections: TaskTracker,
     health: BrokerHealth,
     next_broker: AtomicUsize,
+    next_turn: AtomicU32,
     /// Bounds the connections that are being refused.
     refusals: Arc<Semaphore>,
 }
@@ -136,6 +137,7 @@ impl Gateway {
                 connections: TaskTracker::new(),
                 health: BrokerHealth::default(),
                 next_broker: AtomicUsize::new(0),
+                next_turn: AtomicU32::new(0),
                 refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
             }),
             phases,
@@ -271,6 +273,13 @@ impl Shared {
         Arc::new(move |target, address| policy.allows_address(target, address))
     }
 
+    /// A number from 0 to 1 for the next connection. In a row they lie evenly, however many are taken (multiples of the golden
+    /// ratio), so connections that leave by it leave evenly.
+    fn next_turn(&self) -> f64 {
+        let turn = self.next_turn.fetch_add(GOLDEN_STEP, Ordering::Relaxed);
+        f64::from(turn) / f64::from(u32::MAX)
+    }
+
     /// The configured brokers, each time beginning with the next one.
     fn brokers_in_turn(&self) -> impl Iterator<Item = BrokerAddress> {
         let brokers = &self.settings.broker.addresses;
@@ -313,5 +322,7 @@ impl UserFacingError for TooManyConnections {
 
 /// Bound of a handshake where keep-alive is off.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// 2^32 divided by the golden ratio.
+const GOLDEN_STEP: u32 = 2_654_435_769;
 /// Connections that are being refused at a time.
 const REFUSALS_MAX: usize = 256;

@@ -11,12 +11,11 @@ use tracing::debug;
 
 use super::Shared;
 use super::stats::LookupRequest;
-use crate::client::lookup::{LookupFailure, ask, follow};
+use crate::client::lookup::{LookupFailure, MAX_REDIRECTS, ask, follow};
 use crate::client::{BrokerPool, ConnectError, Denied, PoolError};
 use crate::naming::BrokerAddress;
 use crate::protocol::command::{Command, CommandError};
 use crate::protocol::frame::Frame;
-use crate::protocol::peek;
 use crate::protocol::proto::pulsar::base_command::Type;
 use crate::protocol::proto::pulsar::command_lookup_topic_response::LookupType;
 use crate::protocol::proto::pulsar::{
@@ -144,7 +143,7 @@ impl Resolver {
                 Denied
             })
         };
-        let frame = follow(&self.brokers, first, &learn, REDIRECTS_MAX).await?;
+        let frame = follow(&self.brokers, first, &learn, MAX_REDIRECTS).await?;
         Ok(through_gateway(frame)?)
     }
 }
@@ -163,32 +162,23 @@ fn is_refusal(failure: &LookupFailure) -> bool {
 /// Makes a found lookup one that the client follows through the gateway: both URLs name the broker, for the client takes host
 /// and port from whichever it prefers and comes back with them in `proxy_to_broker_url`.
 fn through_gateway(frame: Frame) -> Result<Frame, CommandError> {
-    let Some((command_type, body)) = peek::command(&frame.command) else {
-        return Ok(frame);
-    };
+    let mut editor = CommandEditor::new(&frame.command)?;
     let connect = u64::try_from(LookupType::Connect as i32).ok();
-    if command_type != Type::LookupResponse as i32
-        || peek::varint_field(body, LOOKUP_RESPONSE) != connect
+    if editor.command_type() != Type::LookupResponse as i32
+        || editor.varint(LOOKUP_RESPONSE) != connect
     {
         return Ok(frame);
     }
-    let url = [LOOKUP_URL, LOOKUP_URL_TLS].into_iter().find_map(|number| {
-        peek::Fields::of(body).find_map(|(field, value)| match value {
-            peek::FieldValue::Bytes(url) if field == u64::from(number) && !url.is_empty() => {
-                Some(url)
-            }
-            _ => None,
-        })
-    });
-    let Some(url) = url else { return Ok(frame) };
-    let mut editor = CommandEditor::new(&frame.command)?;
+    let Some(url) = editor.bytes(LOOKUP_URL) else {
+        return Ok(frame);
+    };
     editor.set_bytes(LOOKUP_URL, url);
     editor.set_bytes(LOOKUP_URL_TLS, url);
     editor.set_bool(LOOKUP_IS_AUTHORITATIVE, true);
     editor.set_bool(LOOKUP_THROUGH_SERVICE_URL, true);
     Ok(Frame {
         command: editor.finish(),
-        payload: frame.payload,
+        payload: frame.payload.clone(),
     })
 }
 
@@ -229,13 +219,10 @@ fn failure(request: LookupRequest, request_id: u64, error: &NoAnswer) -> Command
     }
 }
 
-/// Redirects that are followed for one lookup, as in Apache's proxy and clients.
-const REDIRECTS_MAX: usize = 10;
-
 // Field numbers of CommandLookupTopic and CommandLookupTopicResponse.
 const LOOKUP_AUTHORITATIVE: u32 = 3;
 const LOOKUP_URL: u32 = 1;
 const LOOKUP_URL_TLS: u32 = 2;
-const LOOKUP_RESPONSE: u64 = 3;
+const LOOKUP_RESPONSE: u32 = 3;
 const LOOKUP_IS_AUTHORITATIVE: u32 = 5;
 const LOOKUP_THROUGH_SERVICE_URL: u32 = 8;

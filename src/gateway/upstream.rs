@@ -71,11 +71,37 @@ pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<TcpS
 
 /// How the broker took the client's CONNECT.
 #[derive(Debug)]
-pub(crate) enum Outcome<C, B> {
+pub(crate) enum Outcome<B> {
     /// Accepted: relay from here on.
-    Accepted(Passthrough<C, B>),
+    Accepted(Accepted<B>),
     /// Refused: the broker's ERROR has been passed on.
-    Refused(C),
+    Refused,
+}
+
+/// A broker connection that belongs to the client now.
+#[derive(Debug)]
+pub(crate) struct Accepted<B> {
+    broker: B,
+    /// CONNECTED and whatever was read behind it.
+    early: Bytes,
+    limits: FrameLimits,
+}
+
+impl<B> Accepted<B> {
+    /// Both ends, for the relay.
+    pub(crate) fn with_client<C: AsyncRead + Unpin>(
+        self,
+        client: FrameReader<C>,
+    ) -> Passthrough<C, B> {
+        let (client, early_from_client) = client.into_parts();
+        Passthrough {
+            client,
+            broker: self.broker,
+            early_from_client,
+            early_from_broker: self.early,
+            limits: self.limits,
+        }
+    }
 }
 
 /// Why the handshake with the broker came to nothing.
@@ -89,6 +115,8 @@ pub(crate) enum HandshakeError {
     BrokerClosed,
     #[error("the broker sent {0} instead of CONNECTED")]
     BrokerUnexpected(&'static str),
+    #[error("the broker did not answer in time")]
+    BrokerSilent,
     #[error("the client: {0}")]
     ClientRead(#[source] ReadError),
     #[error("the client: {0}")]
@@ -99,19 +127,50 @@ pub(crate) enum HandshakeError {
     ClientUnexpected(&'static str),
 }
 
+impl HandshakeError {
+    /// Whether it is the client's connection that is of no more use.
+    pub(crate) fn is_clients(&self) -> bool {
+        matches!(
+            self,
+            Self::ClientRead(_)
+                | Self::ClientWrite(_)
+                | Self::ClientClosed
+                | Self::ClientUnexpected(_)
+        )
+    }
+}
+
+impl UserFacingError for HandshakeError {
+    fn code(&self) -> ServerError {
+        ServerError::ServiceNotReady
+    }
+
+    fn retryable(&self) -> bool {
+        true
+    }
+
+    fn client_message(&self) -> String {
+        match self {
+            Self::BrokerSilent => "Target broker did not answer in time.",
+            _ => "Target broker ended the connection.",
+        }
+        .to_owned()
+    }
+}
+
 /// Introduces the client to the broker: its CONNECT, and its AUTH_RESPONSE to each AUTH_CHALLENGE. Nothing of what either side
-/// says is changed or lost; bytes that came early are in the result.
+/// says is changed or lost; bytes that came early are kept.
 ///
-/// Not cancel-safe: dropped in between, both connections are of no further use.
+/// Not cancel-safe: dropped in between, the broker's connection is of no further use, and the client's may be told so.
 ///
 /// # Errors
 /// See [`HandshakeError`].
 pub(crate) async fn introduce<C, B>(
-    mut client: FrameReader<C>,
+    client: &mut FrameReader<C>,
     broker: B,
     request: &ConnectRequest,
     limits: FrameLimits,
-) -> Result<Outcome<C, B>, HandshakeError>
+) -> Result<Outcome<B>, HandshakeError>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
@@ -135,25 +194,27 @@ where
         match Type::try_from(command_type) {
             Ok(Type::Connected) => {
                 let limits = limits_of(&frame).unwrap_or(limits);
-                return Ok(Outcome::Accepted(passthrough(
-                    client, broker, &frame, limits,
-                )));
+                return Ok(Outcome::Accepted(accepted(broker, &frame, limits)));
             }
             Ok(Type::Error) => {
                 send(client.get_mut(), &frame)
                     .await
                     .map_err(HandshakeError::ClientWrite)?;
-                return Ok(Outcome::Refused(client.into_parts().0));
+                return Ok(Outcome::Refused);
             }
             Ok(Type::AuthChallenge) => {
                 send(client.get_mut(), &frame)
                     .await
                     .map_err(HandshakeError::ClientWrite)?;
-                let response = auth_response(&mut client).await?;
+                let response = auth_response(client).await?;
                 send(broker.get_mut(), &response)
                     .await
                     .map_err(HandshakeError::BrokerWrite)?;
             }
+            Ok(Type::Ping) => pong(broker.get_mut())
+                .await
+                .map_err(HandshakeError::BrokerWrite)?,
+            Ok(Type::Pong) => {}
             _ => return Err(HandshakeError::BrokerUnexpected(name_of(command_type))),
         }
     }
@@ -174,43 +235,35 @@ where
             .map_err(|_| HandshakeError::ClientUnexpected("an undecodable command"))?;
         match Type::try_from(command_type) {
             Ok(Type::AuthResponse) => return Ok(frame),
-            Ok(Type::Ping) => {
-                let mut pong = BytesMut::new();
-                Command::Pong(CommandPong::default()).encode(&mut pong);
-                client
-                    .get_mut()
-                    .write_all(&pong)
-                    .await
-                    .map_err(HandshakeError::ClientWrite)?;
-            }
+            Ok(Type::Ping) => pong(client.get_mut())
+                .await
+                .map_err(HandshakeError::ClientWrite)?,
             Ok(Type::Pong) => {}
             _ => return Err(HandshakeError::ClientUnexpected(name_of(command_type))),
         }
     }
 }
 
-fn passthrough<C, B>(
-    client: FrameReader<C>,
+fn accepted<B: AsyncRead + Unpin>(
     broker: FrameReader<B>,
     connected: &Frame,
     limits: FrameLimits,
-) -> Passthrough<C, B>
-where
-    C: AsyncRead + Unpin,
-    B: AsyncRead + Unpin,
-{
-    let (client, early_from_client) = client.into_parts();
+) -> Accepted<B> {
     let (broker, behind) = broker.into_parts();
-    let mut early_from_broker = BytesMut::with_capacity(connected.wire_len() + behind.len());
-    connected.encode(&mut early_from_broker);
-    early_from_broker.extend_from_slice(&behind);
-    Passthrough {
-        client,
+    let mut early = BytesMut::with_capacity(connected.wire_len() + behind.len());
+    connected.encode(&mut early);
+    early.extend_from_slice(&behind);
+    Accepted {
         broker,
-        early_from_client,
-        early_from_broker: early_from_broker.freeze(),
+        early: early.freeze(),
         limits,
     }
+}
+
+async fn pong<W: AsyncWrite + Unpin>(writer: &mut W) -> io::Result<()> {
+    let mut pong = BytesMut::new();
+    Command::Pong(CommandPong::default()).encode(&mut pong);
+    writer.write_all(&pong).await
 }
 
 /// The frame limits that follow from the broker's `CommandConnected.max_message_size`.

@@ -17,13 +17,13 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::router::{Response, Router};
+use crate::net::{Admission, Listener, ListenerLimits};
 
 /// Bounds on what HTTP clients can make the server hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Default for HttpLimits {
 /// A bound HTTP server.
 #[derive(Debug)]
 pub struct HttpServer {
-    listener: TcpListener,
+    listener: Listener,
     local_addr: SocketAddr,
     limits: HttpLimits,
 }
@@ -65,8 +65,12 @@ impl HttpServer {
     ///
     /// # Errors
     /// When the address cannot be bound.
-    pub async fn bind(addr: SocketAddr, limits: HttpLimits) -> io::Result<Self> {
-        let listener = TcpListener::bind(addr).await?;
+    pub fn bind(addr: SocketAddr, limits: HttpLimits) -> io::Result<Self> {
+        let bounds = ListenerLimits {
+            max_connections: limits.max_connections,
+            max_per_ip: None,
+        };
+        let listener = Listener::bind(addr, bounds)?;
         let local_addr = listener.local_addr()?;
         Ok(Self {
             listener,
@@ -85,29 +89,15 @@ impl HttpServer {
     /// returns when every connection is closed. Not cancel-safe: dropped, it leaves connections running on their own.
     pub async fn serve(self, router: Router, stop: CancellationToken) {
         let router = Arc::new(router);
-        let permits = Arc::new(Semaphore::new(
-            self.limits
-                .max_connections
-                .unwrap_or(Semaphore::MAX_PERMITS)
-                .min(Semaphore::MAX_PERMITS),
-        ));
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
         loop {
-            let stream = tokio::select! {
+            let admission = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept an HTTP connection");
-                        // Out of descriptors or memory: trying again at once would only spin.
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                },
+                admission = self.listener.accept() => admission,
             };
-            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            let Admission::Accepted { stream, permit, .. } = admission else {
                 tracing::debug!("HTTP connection refused: too many are open");
                 continue;
             };
@@ -255,7 +245,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for IdleStream<S> {
     }
 }
 
-/// Pause after a failed accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Smallest buffer that hyper works with.
 const MIN_HEADER_SIZE: usize = 8192;

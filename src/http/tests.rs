@@ -28,7 +28,7 @@ impl Running {
                 Response::text(200, "x".repeat(64 * 1024 * 1024))
             });
         let addr = "127.0.0.1:0".parse().expect("address");
-        let server = HttpServer::bind(addr, limits).await.expect("bind");
+        let server = HttpServer::bind(addr, limits).expect("bind");
         let (addr, stop) = (server.local_addr(), CancellationToken::new());
         let tracker = tokio_util::task::TaskTracker::new();
         let task = tracker.spawn(server.serve(router, stop.clone()));

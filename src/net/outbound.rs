@@ -130,6 +130,13 @@ impl Outbound {
         Ok(())
     }
 
+    /// Whether [`ready`](Self::ready) would return at once.
+    pub fn is_ready(&self) -> bool {
+        let shared = &self.handle.shared;
+        let lanes = shared.lanes.lock();
+        lanes.charged <= shared.low_watermark()
+    }
+
     /// Waits until the ordered lane is at or below its low watermark. Cancel-safe.
     ///
     /// # Errors

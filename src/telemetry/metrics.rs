@@ -7,8 +7,7 @@ use parking_lot::RwLock;
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
 /// Writes series straight into the text at scrape time, complete lines in the Prometheus text format. Use
@@ -90,19 +89,6 @@ impl MetricRegistry {
     /// As [`Self::counter`].
     pub fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, MetricError> {
         self.register(name, IntGauge::new(name, help))
-    }
-
-    /// Registers a family of gauges with the labels named.
-    ///
-    /// # Errors
-    /// As [`Self::counter`].
-    pub fn gauge_vec(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-    ) -> Result<IntGaugeVec, MetricError> {
-        self.register(name, IntGaugeVec::new(Opts::new(name, help), labels))
     }
 
     /// Registers a histogram whose buckets end at `buckets`, rising.

@@ -10,7 +10,7 @@ use pulsegate::protocol::proto::pulsar::{
     ServerError, command_subscribe,
 };
 use pulsegate::testing::scripted_broker::{
-    Script, ScriptedBroker, Step, auth_challenge, connected, error,
+    Script, ScriptedBroker, Step, auth_challenge, connected, connected_with, error,
     lookup_connect as answer_connect,
 };
 
@@ -461,6 +461,83 @@ async fn traffic_is_counted_per_topic_once_the_broker_accepted_it() {
     gateway
         .wait_for_metric(&format!("pulsegate_gateway_topic_consumers{topic}"), 0.0)
         .await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_fails_in_the_handshake_is_reported_to_the_client() {
+    let garbage = Script::empty().on(Type::Connect, |_| {
+        vec![Step::Raw(Bytes::from_static(&[0xff; 16]))]
+    });
+    let other_command = Script::empty().on(Type::Connect, |_| {
+        vec![Step::Send(Command::from(CommandSuccess::default()))]
+    });
+    let gone = Script::empty().on(Type::Connect, |_| vec![Step::Close]);
+    let silent = Script::empty();
+    for (script, text) in [
+        (garbage, "ended the connection"),
+        (other_command, "ended the connection"),
+        (gone, "ended the connection"),
+        (silent, "did not answer in time"),
+    ] {
+        let broker = ScriptedBroker::start(script).await;
+        let gateway = TestGateway::with(&[&broker], |settings| {
+            settings.keep_alive_interval = Some(std::time::Duration::from_secs(1));
+        });
+        let mut client = RawClient::connect(gateway.address()).await;
+        client
+            .send(direct_connect(&broker.address().to_string()))
+            .await;
+        let Command::Error(refused) = client.receive().await else {
+            panic!("no error")
+        };
+        assert_eq!(refused.error(), ServerError::ServiceNotReady);
+        assert!(refused.message.contains(text), "{}", refused.message);
+        client.closed().await;
+        gateway.stop().await;
+        broker.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_ping_of_the_broker_in_the_handshake_is_answered() {
+    let script = Script::empty()
+        .on(Type::Connect, |_| {
+            vec![Step::Send(Command::from(CommandPing {}))]
+        })
+        .on(Type::Pong, |_| vec![Step::Send(connected())]);
+    let broker = ScriptedBroker::start(script).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let target = broker.address().to_string();
+    drop(RawClient::established(gateway.address(), direct_connect(&target)).await);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_size_limit_of_a_relay_is_the_brokers() {
+    let script = Script::new()
+        .on(Type::Connect, |_| {
+            vec![Step::Send(connected_with(21, Some(1_000_000)))]
+        })
+        .on(Type::Send, |received| {
+            vec![Step::Frame(received.frame.clone())]
+        });
+    let broker = ScriptedBroker::start(script).await;
+    let gateway = TestGateway::with(&[&broker], |settings| settings.max_message_size = 10_000);
+    let target = broker.address().to_string();
+    let mut client = RawClient::established(gateway.address(), direct_connect(&target)).await;
+    let frame = |len: usize| Frame {
+        command: Command::from(CommandSend::default()).encode_command(),
+        payload: vec![1; len].into(),
+    };
+    client.send_frame(&frame(1_000_000)).await;
+    assert_eq!(client.receive_frame().await, frame(1_000_000));
+    let mut beyond = BytesMut::new();
+    frame(1_020_000).encode(&mut beyond);
+    client.send_bytes(&beyond[..100]).await;
+    assert!(client.rest().await.is_empty());
     gateway.stop().await;
     broker.stop().await;
 }

@@ -43,7 +43,7 @@ async fn connections_beyond_the_limit_are_told_and_places_come_back() {
 async fn a_silent_client_is_closed_after_the_handshake_timeout() {
     let broker = ScriptedBroker::start(Script::new()).await;
     let gateway = TestGateway::with(&[&broker], |settings| {
-        settings.keep_alive_interval = Some(Duration::from_millis(50));
+        settings.keep_alive_interval = Some(Duration::from_secs(1));
     });
     let client = RawClient::connect(gateway.address()).await;
     assert!(client.rest().await.is_empty());
@@ -138,7 +138,7 @@ async fn a_broker_that_does_not_read_stops_the_client_and_nobody_else() {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => panic!("{error}"),
         }
-        assert!(sent < 256 * 1024 * 1024, "the gateway takes without end");
+        assert!(sent < 64 * 1024 * 1024, "the gateway takes without end");
     }
     // Another client of the same broker is served meanwhile.
     let mut other = RawClient::established(gateway.address(), direct_connect(&target)).await;

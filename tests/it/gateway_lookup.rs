@@ -549,3 +549,26 @@ async fn an_owner_that_is_not_allowed_is_a_refusal_and_is_never_contacted() {
     broker.stop().await;
     stranger.stop().await;
 }
+
+#[tokio::test]
+async fn a_broker_that_takes_connections_and_says_nothing_does_not_hide_the_others() {
+    let silent = ScriptedBroker::start(Script::empty()).await;
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&silent, &broker], |settings| {
+        settings.keep_alive_interval = Some(std::time::Duration::from_secs(3));
+    });
+    // Some of these meet the silent one first.
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = RawClient::connect(gateway.address()).await;
+        client.send(lookup_connect()).await;
+        clients.push(client);
+    }
+    for client in &mut clients {
+        assert!(matches!(client.receive().await, Command::Connected(_)));
+    }
+    drop(clients);
+    gateway.stop().await;
+    silent.stop().await;
+    broker.stop().await;
+}

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, split};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tracing::debug;
 
 use super::state::ConnectRequest;
@@ -113,9 +113,12 @@ impl Lookups {
     ) -> EndReason {
         let period = keep_alive.unwrap_or(NO_KEEP_ALIVE);
         let mut ticks = interval_at(Instant::now() + period, period);
+        // After a stall of ours, ticks in a burst would find the client silent before it was read from.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut blocked_ticks = 0;
         loop {
-            let reading =
-                self.in_flight.len() < IN_FLIGHT_MAX && self.outbound.queued_bytes() < QUEUED_MAX;
+            let room = self.outbound.is_ready();
+            let reading = room && self.in_flight.len() < IN_FLIGHT_MAX;
             tokio::select! {
                 biased;
                 Some(refused) = self.in_flight.join_next() => {
@@ -124,7 +127,11 @@ impl Lookups {
                     }
                 }
                 _ = ticks.tick(), if keep_alive.is_some() => {
-                    // Who is not read from cannot be heard.
+                    // Who is not read from cannot be heard, but has to make room some day.
+                    blocked_ticks = if room { 0 } else { blocked_ticks + 1 };
+                    if blocked_ticks > BLOCKED_TICKS_MAX {
+                        return EndReason::SlowReader;
+                    }
                     if reading && !std::mem::take(&mut self.heard) {
                         return EndReason::Timeout;
                     }
@@ -132,7 +139,7 @@ impl Lookups {
                         return reason;
                     }
                 }
-                ready = self.outbound.ready(), if !reading && self.in_flight.len() < IN_FLIGHT_MAX => {
+                ready = self.outbound.ready(), if !room => {
                     if ready.is_err() {
                         return EndReason::Io;
                     }
@@ -289,7 +296,9 @@ fn connection_options(shared: &Shared) -> ConnectionOptions {
     let settings = &shared.settings;
     ConnectionOptions {
         connect_timeout: shared.connect_timeout(),
-        handshake_timeout: shared.handshake_timeout(),
+        // A broker that takes the connection and says nothing must leave time for another one.
+        handshake_timeout: BROKER_ANSWER_TIMEOUT.min(shared.handshake_timeout() / 3),
+        request_timeout: BROKER_ANSWER_TIMEOUT,
         keep_alive_interval: settings.keep_alive_interval,
         frame_limits: FrameLimits::for_max_message_size(settings.max_message_size),
         max_in_flight: IN_FLIGHT_MAX,
@@ -397,8 +406,10 @@ const SPARE_FAILED_BROKERS: BackoffPolicy = BackoffPolicy {
 const IN_FLIGHT_MAX: usize = 1024;
 /// Requests of one client at a time whose answers may be megabytes: topics of a namespace and schemas.
 const LARGE_IN_FLIGHT_MAX: usize = 4;
-/// Bytes of answers that a client may leave unread before nothing more is read from it.
-const QUEUED_MAX: usize = 512 * 1024;
+/// How long a broker may take to answer before another one is asked: two of them are within the time that clients wait.
+const BROKER_ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
+/// Keep-alive intervals that a client may take to make room for its answers.
+const BLOCKED_TICKS_MAX: u32 = 2;
 /// Period of the keep-alive ticks where there is no keep-alive; they do nothing.
 const NO_KEEP_ALIVE: Duration = Duration::from_secs(3600);
 /// How long requests in flight may still be answered when the connection ends.

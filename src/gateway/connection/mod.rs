@@ -15,10 +15,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use rand::RngExt as _;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use self::state::{AwaitingConnect, ConnectRequest, Step};
@@ -29,7 +28,7 @@ use super::stats::EndReason;
 use super::upstream::{self, DialError, HandshakeError, Outcome};
 use crate::client::ConnectError;
 use crate::naming::BrokerAddress;
-use crate::net::{FrameReader, scratch};
+use crate::net::{FrameReader, ReadError, scratch};
 use crate::protocol::command::Command;
 use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::server_error::{CONNECTION_REQUEST_ID, UserFacingError, error_command};
@@ -42,20 +41,20 @@ enum Decided {
 }
 
 /// Serves one client until its connection ends, and says why it ended. Ends early and in order when the gateway drains.
+/// Not cancel-safe: dropping it cuts the connection.
 pub(crate) async fn serve(shared: Arc<Shared>, client: TcpStream, peer: SocketAddr) -> EndReason {
-    let limit = shared.handshake_timeout();
     let handshake = async {
         tokio::select! {
             biased;
             () = shared.draining.cancelled() => Decided::Ended(EndReason::Drained),
-            decided = timeout(limit, handshake(&shared, client)) => decided.unwrap_or_else(|_| {
-                debug!(%peer, ?limit, "handshake took too long");
-                Decided::Ended(EndReason::Timeout)
-            }),
+            decided = handshake(&shared, client) => decided,
         }
     };
     match Box::pin(handshake).await {
-        Decided::Ended(reason) => reason,
+        Decided::Ended(reason) => {
+            debug!(%peer, ?reason, "no handshake");
+            reason
+        }
         Decided::Relay(pair) => relay(&shared, *pair).await,
         Decided::Lookups(lookups) => {
             let (client, request) = *lookups;
@@ -67,10 +66,10 @@ pub(crate) async fn serve(shared: Arc<Shared>, client: TcpStream, peer: SocketAd
 /// Completes when this connection should leave because the gateway drains: at a time of its own within the drain's spread, so
 /// that not all clients reconnect in the same second.
 async fn asked_to_leave(shared: &Shared) {
-    shared.draining.cancelled().await;
-    let spread = u64::try_from(shared.drain_spread().as_millis()).unwrap_or(u64::MAX);
-    let delay = rand::rng().random_range(0..=spread);
-    sleep(Duration::from_millis(delay)).await;
+    let turn = shared.next_turn();
+    // A token of its own, since all relays would meet at the lock of a shared one.
+    shared.draining.child_token().cancelled_owned().await;
+    sleep(shared.drain_spread().mul_f64(turn)).await;
 }
 
 async fn relay(shared: &Shared, pair: Passthrough<TcpStream, TcpStream>) -> EndReason {
@@ -105,14 +104,16 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
         },
     );
     let state = AwaitingConnect::new(PROXY_VERSION);
+    let deadline = Instant::now() + shared.handshake_timeout();
     loop {
-        let frame = match client.next().await {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return Decided::Ended(EndReason::Closed),
-            Err(error) => {
+        let frame = match timeout_at(deadline, client.next()).await {
+            Ok(Ok(Some(frame))) => frame,
+            Ok(Ok(None)) => return Decided::Ended(EndReason::Closed),
+            Ok(Err(error)) => {
                 debug!("before CONNECT: {error}");
                 return Decided::Ended(EndReason::ClientProtocol);
             }
+            Err(_) => return Decided::Ended(EndReason::Timeout),
         };
         match state.on_frame(&frame) {
             Step::Wait => {}
@@ -127,7 +128,14 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
                 ));
                 return Decided::Lookups(Box::new((client, *request)));
             }
-            Step::Direct(request, target) => return direct(shared, client, &request, target).await,
+            Step::Direct(request, target) => {
+                let asked = Asked {
+                    request: *request,
+                    target,
+                    deadline,
+                };
+                return direct(shared, client, asked).await;
+            }
             Step::Refuse(refusal) => {
                 debug!("refused: {refusal}");
                 refuse(client.get_mut(), &refusal).await;
@@ -141,14 +149,18 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
     }
 }
 
-/// Connects the client to the broker that it names.
-async fn direct(
-    shared: &Shared,
-    mut client: FrameReader<TcpStream>,
-    request: &ConnectRequest,
+/// What a client that wants a relay asked for.
+struct Asked {
+    request: ConnectRequest,
+    /// `None` is any broker.
     target: Option<BrokerAddress>,
-) -> Decided {
-    let dialled = match target {
+    /// When the handshake has to be over.
+    deadline: Instant,
+}
+
+/// Connects the client to the broker that it names.
+async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Asked) -> Decided {
+    let dialled = match asked.target {
         Some(target) => upstream::dial(shared, &target).await,
         None => any_broker(shared).await,
     };
@@ -165,27 +177,36 @@ async fn direct(
         }
     };
     let limits = FrameLimits::for_max_message_size(shared.settings.max_message_size);
-    match upstream::introduce(client, broker, request, limits).await {
-        Ok(Outcome::Accepted(pair)) => Decided::Relay(Box::new(pair)),
-        Ok(Outcome::Refused(mut client)) => {
-            close(&mut client).await;
-            Decided::Ended(EndReason::BrokerRefused)
+    let introduced = upstream::introduce(&mut client, broker, &asked.request, limits);
+    let error = match timeout_at(asked.deadline, introduced).await {
+        Ok(Ok(Outcome::Accepted(broker))) => {
+            return Decided::Relay(Box::new(broker.with_client(client)));
         }
-        Err(error) => {
-            debug!("handshake with a broker failed: {error}");
-            Decided::Ended(match error {
-                HandshakeError::BrokerRead(_) | HandshakeError::BrokerWrite(_) => EndReason::Io,
-                HandshakeError::BrokerClosed => EndReason::BrokerRefused,
-                HandshakeError::BrokerUnexpected(_) => {
-                    warn!("handshake with a broker failed: {error}");
-                    EndReason::BrokerProtocol
-                }
-                HandshakeError::ClientRead(_) | HandshakeError::ClientWrite(_) => EndReason::Io,
-                HandshakeError::ClientClosed => EndReason::Closed,
-                HandshakeError::ClientUnexpected(_) => EndReason::ClientProtocol,
-            })
+        Ok(Ok(Outcome::Refused)) => {
+            close(client.get_mut()).await;
+            return Decided::Ended(EndReason::BrokerRefused);
         }
+        Ok(Err(error)) => error,
+        Err(_) => HandshakeError::BrokerSilent,
+    };
+    debug!("handshake with a broker failed: {error}");
+    if !error.is_clients() {
+        refuse(client.get_mut(), &error).await;
     }
+    Decided::Ended(match error {
+        HandshakeError::BrokerRead(ReadError::Frame(_)) | HandshakeError::BrokerUnexpected(_) => {
+            warn!("a broker answered CONNECT with something else: {error}");
+            EndReason::BrokerProtocol
+        }
+        HandshakeError::BrokerRead(_)
+        | HandshakeError::BrokerWrite(_)
+        | HandshakeError::ClientRead(_)
+        | HandshakeError::ClientWrite(_) => EndReason::Io,
+        HandshakeError::BrokerClosed => EndReason::BrokerRefused,
+        HandshakeError::BrokerSilent => EndReason::Timeout,
+        HandshakeError::ClientClosed => EndReason::Closed,
+        HandshakeError::ClientUnexpected(_) => EndReason::ClientProtocol,
+    })
 }
 
 /// The first configured broker, in turn, that takes a connection.
