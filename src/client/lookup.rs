@@ -117,7 +117,7 @@ pub async fn follow(
 }
 
 /// Sends a command to `target`, or to any broker of the service URL, and once more if the connection ends meanwhile. Where any
-/// broker will do, one that does not answer in time is spared like one that failed, and another one is asked. Cancel-safe.
+/// broker will do, the one that did not answer is spared like one that cannot be connected, and another one is asked. Cancel-safe.
 ///
 /// # Errors
 /// [`LookupFailure::Pool`] and [`LookupFailure::Request`].
@@ -133,10 +133,12 @@ pub async fn ask(
             None => pool.any().await?,
         };
         match connection.request_raw(command.clone()).await {
-            Err(RequestError::Closed(_)) if attempts_left > 0 => {}
-            Err(RequestError::Timeout(_)) if attempts_left > 0 && target.is_none() => {
+            Err(RequestError::Closed(_) | RequestError::Timeout(_))
+                if attempts_left > 0 && target.is_none() =>
+            {
                 pool.spare(&address);
             }
+            Err(RequestError::Closed(_)) if attempts_left > 0 => {}
             result => return result.map_err(|error| LookupFailure::Request { address, error }),
         }
         attempts_left -= 1;

@@ -163,7 +163,10 @@ where
             if self.stage != Stage::Ending && (self.upward.is_ending() || self.downward.is_ending())
             {
                 self.stage = Stage::Ending;
+                // Where a drain had begun, there is nothing to hold for any more.
+                self.upward.end = End::Close;
                 timer.as_mut().reset(Instant::now() + LINGER);
+                continue;
             }
             ready!(timer.as_mut().poll(cx));
             if let Some(result) = self.timer_fired(timer.as_mut()) {
@@ -258,9 +261,11 @@ struct Direction {
     reading: bool,
     stop_at_boundary: bool,
     end: End,
-    /// The target takes no more bytes. What still comes from the source is read and dropped, so that closing its socket does
-    /// not reset the connection under bytes that the source has not read yet.
-    target_gone: bool,
+    /// The target takes or gets no more bytes. What still comes from the source is read and dropped, so that closing its socket
+    /// does not reset the connection under bytes that the source has not read yet.
+    discarding: bool,
+    /// The source sends nothing more.
+    source_ended: bool,
     /// Nothing more happens in this direction.
     finished: bool,
     failure: Option<RelayError>,
@@ -278,7 +283,8 @@ impl Direction {
             reading: true,
             stop_at_boundary: false,
             end: End::Close,
-            target_gone: false,
+            discarding: false,
+            source_ended: false,
             finished: false,
             failure: None,
             last_read: now,
@@ -296,7 +302,7 @@ impl Direction {
 
     /// Whether no further frame will pass, so that the other direction has to come to its end as well.
     fn is_ending(&self) -> bool {
-        self.finished || self.target_gone
+        self.finished || self.discarding
     }
 
     /// Moves what can be moved. Ready when the direction has ended; pending otherwise, with a wake-up for what it waits for.
@@ -316,11 +322,21 @@ impl Direction {
         }
         for _ in 0..CHUNKS_PER_TURN {
             ready!(self.poll_unsent(cx, target));
-            if self.stop_at_boundary && self.early.is_empty() && self.scanner.at_boundary() {
+            if self.stop_at_boundary
+                && !self.discarding
+                && self.early.is_empty()
+                && self.scanner.at_boundary()
+            {
                 self.reading = false;
             }
             if !self.reading {
-                return self.poll_end(cx, target);
+                ready!(self.poll_end(cx, target));
+                if self.source_ended {
+                    self.finished = true;
+                    return Poll::Ready(());
+                }
+                self.discarding = true;
+                self.reading = true;
             }
             if self.early.is_empty() {
                 ready!(self.poll_chunk(cx, source, target, observer));
@@ -357,6 +373,7 @@ impl Direction {
                 }
                 Poll::Ready(Err(error)) => {
                     self.reading = false;
+                    self.source_ended = true;
                     self.failure
                         .get_or_insert(RelayError::Read(self.from, error));
                     return Poll::Ready(());
@@ -366,10 +383,11 @@ impl Direction {
             let chunk = buffer.filled();
             if chunk.is_empty() {
                 self.reading = false;
+                self.source_ended = true;
                 return Poll::Ready(());
             }
             self.last_read = Instant::now();
-            if self.target_gone {
+            if self.discarding {
                 return Poll::Ready(());
             }
             let forward = self.look(chunk, observer);
@@ -408,13 +426,14 @@ impl Direction {
     }
 
     fn target_failed(&mut self, error: io::Error) {
-        self.target_gone = true;
+        self.discarding = true;
         self.unsent = Bytes::new();
         self.early = Bytes::new();
         self.failure
             .get_or_insert(RelayError::Write(self.from.other(), error));
     }
 
+    /// Tells the target that nothing more comes. Ready when it is told.
     fn poll_end<T: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -425,7 +444,6 @@ impl Direction {
         }
         // A peer that is gone already needs no telling.
         let _ = ready!(Pin::new(target).poll_shutdown(cx));
-        self.finished = true;
         Poll::Ready(())
     }
 

@@ -198,11 +198,30 @@ async fn a_drain_lets_answers_pass_and_cuts_at_frame_boundaries() {
     let mut at_client = vec![0; passing.len()];
     ends.client.read_exact(&mut at_client).await.unwrap();
     assert_eq!(at_client, passing);
-    // Both ends come without a further byte.
+    // Both ends come without a further byte, while what either still sends is taken and dropped.
     assert_eq!(ends.broker.read(&mut [0; 10]).await.unwrap(), 0);
     assert_eq!(ends.client.read(&mut [0; 10]).await.unwrap(), 0);
+    for _ in 0..100 {
+        ends.client.write_all(&whole).await.unwrap();
+        ends.broker.write_all(&whole).await.unwrap();
+        tokio::task::yield_now().await;
+    }
     drop((ends.client, ends.broker));
     ends.relay.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_is_over_as_soon_as_both_sides_have_ended() {
+    let mut ends = relayed(64 * 1024, Bytes::new(), Bytes::new());
+    ends.drain.take().unwrap().send(()).unwrap();
+    tokio::task::yield_now().await;
+    let begun = Instant::now();
+    ends.broker.shutdown().await.unwrap();
+    assert_eq!(ends.client.read(&mut [0; 10]).await.unwrap(), 0);
+    assert_eq!(ends.broker.read(&mut [0; 10]).await.unwrap(), 0);
+    drop(ends.client);
+    ends.relay.await.unwrap().unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

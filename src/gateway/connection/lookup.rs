@@ -68,7 +68,7 @@ pub(super) async fn serve(
     let limits = FrameLimits {
         max_frame: HANDSHAKE_FRAME_MAX,
     };
-    let reader = FrameReader::new(Cursor::new(early).chain(read), limits);
+    let mut reader = FrameReader::new(Cursor::new(early).chain(read), limits);
     let (outbound, writer) = outbound::channel(OutboundLimits::default());
     let mut lookups = Lookups {
         resolver: Resolver::new(Arc::clone(shared), brokers),
@@ -85,12 +85,17 @@ pub(super) async fn serve(
             () = asked_to_leave(shared) => EndReason::Drained,
             // The lanes are closed by nobody else: the socket failed.
             _ = writing.join_next() => EndReason::Io,
-            reason = lookups.run(reader, shared.settings.keep_alive_interval) => reason,
+            reason = lookups.run(&mut reader, shared.settings.keep_alive_interval) => reason,
         },
         Err(reason) => reason,
     };
     lookups.finish().await;
-    let _ = timeout(FLUSH_GRACE, writing.join_next()).await;
+    // Until the client ends its side as well: closing with its bytes unread would reset the connection under our last answers.
+    let end = async {
+        writing.join_next().await;
+        while let Ok(Some(_)) = reader.next().await {}
+    };
+    let _ = timeout(FLUSH_GRACE, end).await;
     reason
 }
 
@@ -108,7 +113,7 @@ struct Lookups {
 impl Lookups {
     async fn run<R: AsyncRead + Unpin>(
         &mut self,
-        mut reader: FrameReader<R>,
+        reader: &mut FrameReader<R>,
         keep_alive: Option<Duration>,
     ) -> EndReason {
         let period = keep_alive.unwrap_or(NO_KEEP_ALIVE);
