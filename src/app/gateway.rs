@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::lifecycle::{Ended, Shutdown, ShutdownTimes, shut_down};
+use super::limits;
 use crate::config::{self, GatewaySettings};
 use crate::gateway::{Gateway, GatewayHandle};
 use crate::http::{HttpLimits, HttpServer, Phase, Phases, Response, Router, phases};
@@ -23,6 +24,7 @@ use crate::telemetry::MetricRegistry;
 /// # Errors
 /// When a listener cannot be bound or the process cannot set up what it needs. Nothing is served then.
 pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
+    limits::raise_open_files(&settings);
     let mut shutdown = Shutdown::listen().context("catch signals")?;
     let registry = MetricRegistry::new(&settings.cluster_name);
     registry.register_process_metrics()?;

@@ -6,6 +6,7 @@
 
 mod gateway;
 mod lifecycle;
+mod limits;
 
 pub use gateway::run_gateway;
 pub use lifecycle::{Ended, Shutdown, ShutdownTimes, shut_down};
