@@ -252,3 +252,23 @@ async fn a_client_that_waits_for_a_silent_broker_leaves_with_the_drain() {
     gateway.stop().await;
     broker.stop().await;
 }
+
+#[tokio::test]
+async fn connections_that_do_not_end_their_side_leave_within_the_drain_time() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.drain_timeout = Duration::from_secs(8);
+    });
+    let target = broker.address().to_string();
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(RawClient::established(gateway.address(), direct_connect(&target)).await);
+    }
+    gateway.advance(Phase::Draining);
+    tokio::time::timeout(Duration::from_secs(8), gateway.finished())
+        .await
+        .expect("connections are left at the end of the drain time");
+    drop(clients);
+    gateway.stop().await;
+    broker.stop().await;
+}
