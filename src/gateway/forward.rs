@@ -508,5 +508,7 @@ const CHUNKS_PER_TURN: usize = 8;
 pub(super) const LINGER: Duration = Duration::from_secs(5);
 /// How long answers to what the client sent before a drain still go through.
 const ANSWERS_GRACE: Duration = Duration::from_millis(500);
+/// Longest time from the beginning of a pair's drain to its end.
+pub(super) const DRAIN_TIME: Duration = ANSWERS_GRACE.saturating_add(LINGER);
 /// "Never" for a timer.
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 3600);

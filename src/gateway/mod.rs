@@ -152,7 +152,7 @@ impl Gateway {
         }
     }
 
-    /// Serves until the phase is `Draining`; then asks the connections to leave, spread over half of the drain time, and
+    /// Serves until the phase is `Draining`; then asks the connections to leave, spread over up to half of the drain time, and
     /// returns when all have, or when the phase is `Stopped`: what is left then is cut. Not cancel-safe.
     pub async fn run(self) {
         let Self {
@@ -250,12 +250,14 @@ impl Shared {
             .unwrap_or(HANDSHAKE_TIMEOUT)
     }
 
-    /// Over how long the connections leave when the gateway drains.
+    /// Over how long the connections leave when the gateway drains: half of the time, or less where the last of them would have
+    /// no time left to end.
     fn drain_spread(&self) -> Duration {
-        self.settings
+        let window = self
+            .settings
             .drain_timeout
-            .saturating_sub(self.settings.not_ready_period)
-            / 2
+            .saturating_sub(self.settings.not_ready_period);
+        (window / 2).min(window.saturating_sub(forward::DRAIN_TIME + DRAIN_RESERVE))
     }
 
     /// Bound on opening a connection to a broker. Leaves time in the handshake to tell the client that it failed.
@@ -324,5 +326,7 @@ impl UserFacingError for TooManyConnections {
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// 2^32 divided by the golden ratio.
 const GOLDEN_STEP: u32 = 2_654_435_769;
+/// What is left of the drain time when the last connection has to be gone.
+const DRAIN_RESERVE: Duration = Duration::from_millis(500);
 /// Connections that are being refused at a time.
 const REFUSALS_MAX: usize = 256;

@@ -82,9 +82,11 @@ pub fn varint_field(message: &[u8], number: u64) -> Option<u64> {
         .last()
 }
 
-/// How many messages a SEND carries: `CommandSend.num_messages`, default 1.
+/// How many messages a SEND carries: `CommandSend.num_messages`, 1 when it says nothing or nothing that can be.
 pub fn messages_in_send(send: &[u8]) -> u64 {
-    varint_field(send, 3).unwrap_or(1)
+    varint_field(send, 3)
+        .filter(|count| *count <= BATCH_MAX)
+        .unwrap_or(1)
 }
 
 /// How many messages the payload of a MESSAGE frame carries: `MessageMetadata.num_messages_in_batch`, 1 when it is not a batch
@@ -130,6 +132,16 @@ mod tests {
         assert_eq!(varint_field(body, 1), Some(3));
         assert_eq!(varint_field(body, 2), Some(300));
         assert_eq!(messages_in_send(body), 5);
+    }
+
+    #[test]
+    fn a_count_that_cannot_be_is_counted_as_one_message() {
+        // num_messages = -5, which would take messages away from a counter
+        let send = [
+            0x18, 0xfb, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01,
+        ];
+        assert_eq!(varint_field(&send, 3), Some(u64::MAX - 4));
+        assert_eq!(messages_in_send(&send), 1);
     }
 
     #[test]

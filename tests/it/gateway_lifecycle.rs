@@ -8,7 +8,7 @@ use pulsegate::protocol::command::Command;
 use pulsegate::protocol::frame::Frame;
 use pulsegate::protocol::proto::pulsar::base_command::Type;
 use pulsegate::protocol::proto::pulsar::{CommandPing, CommandSend, ServerError};
-use pulsegate::testing::scripted_broker::{Script, ScriptedBroker, Step};
+use pulsegate::testing::scripted_broker::{Script, ScriptedBroker, Step, error};
 use tokio::net::TcpStream;
 
 use crate::support::{RawClient, TestGateway, direct_connect, lookup_connect, within};
@@ -249,6 +249,73 @@ async fn a_client_that_waits_for_a_silent_broker_leaves_with_the_drain() {
     broker.wait_for(Type::Connect, 1).await;
     gateway.advance(Phase::Draining);
     assert!(client.rest().await.is_empty());
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_pings_and_does_not_read_is_closed_after_the_handshake_timeout() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.keep_alive_interval = Some(Duration::from_secs(1));
+    });
+    let mut client = RawClient::connect_with_little_room(gateway.address()).await;
+    let mut pings = BytesMut::new();
+    for _ in 0..1000 {
+        Command::from(CommandPing {}).encode(&mut pings);
+    }
+    client.send_until_refused(&pings, usize::MAX).await;
+    gateway
+        .wait_for_metric(
+            "pulsegate_gateway_connection_ends_total{reason=\"timeout\"}",
+            1.0,
+        )
+        .await;
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_why_it_is_refused_does_not_keep_its_place() {
+    let script = Script::new().on(Type::Connect, |_| {
+        let message = "m".repeat(4 * 1024 * 1024);
+        vec![Step::Send(error(
+            u64::MAX,
+            ServerError::AuthenticationError,
+            &message,
+        ))]
+    });
+    let broker = ScriptedBroker::start(script).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::connect_with_little_room(gateway.address()).await;
+    client.send(lookup_connect()).await;
+    gateway
+        .wait_for_metric(
+            "pulsegate_gateway_connection_ends_total{reason=\"broker_refused\"}",
+            1.0,
+        )
+        .await;
+    drop(client);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn connections_that_do_not_end_their_side_leave_within_the_drain_time() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.drain_timeout = Duration::from_secs(8);
+    });
+    let target = broker.address().to_string();
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(RawClient::established(gateway.address(), direct_connect(&target)).await);
+    }
+    gateway.advance(Phase::Draining);
+    tokio::time::timeout(Duration::from_secs(8), gateway.finished())
+        .await
+        .expect("connections are left at the end of the drain time");
+    drop(clients);
     gateway.stop().await;
     broker.stop().await;
 }

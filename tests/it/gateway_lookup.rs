@@ -572,3 +572,24 @@ async fn a_broker_that_takes_connections_and_says_nothing_does_not_hide_the_othe
     silent.stop().await;
     broker.stop().await;
 }
+
+#[tokio::test]
+async fn lookups_that_wait_for_a_broker_are_bounded_in_bytes() {
+    let script = Script::new().on(Type::Lookup, |_| vec![Step::StopReading]);
+    let broker = ScriptedBroker::start(script).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    let mut large = bytes::BytesMut::new();
+    Command::from(CommandLookupTopic {
+        topic: "t".repeat(200_000),
+        ..lookup(1)
+    })
+    .encode(&mut large);
+    // What the systems' socket buffers hold is much less than this.
+    let max = 100 * 1024 * 1024;
+    let sent = client.send_until_refused(&large, max).await;
+    assert!(sent < max, "{sent} bytes were taken");
+    drop(client);
+    gateway.stop().await;
+    broker.stop().await;
+}

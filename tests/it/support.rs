@@ -15,7 +15,7 @@ use pulsegate::protocol::proto::pulsar::{CommandConnect, FeatureFlags};
 use pulsegate::telemetry::MetricRegistry;
 use pulsegate::testing::scripted_broker::ScriptedBroker;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -97,6 +97,11 @@ impl TestGateway {
         .await;
     }
 
+    /// Waits until the gateway has ended.
+    pub(crate) async fn finished(&self) {
+        self.running.wait().await;
+    }
+
     /// Ends the gateway; every connection must be gone then.
     pub(crate) async fn stop(self) {
         self.phase.advance(Phase::Stopped);
@@ -118,6 +123,36 @@ impl RawClient {
         Self {
             frames: FrameReader::new(stream, FrameLimits::default()),
         }
+    }
+
+    /// As [`connect`](Self::connect), of a client whose system takes only a few kilobytes that it has not read.
+    pub(crate) async fn connect_with_little_room(address: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let stream = socket.connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self {
+            frames: FrameReader::new(stream, FrameLimits::default()),
+        }
+    }
+
+    /// Sends `bytes` again and again, without reading, until the other side has taken no more for a moment or has closed, or
+    /// until `max` bytes are sent. Returns how many bytes were sent.
+    pub(crate) async fn send_until_refused(&mut self, bytes: &[u8], max: usize) -> usize {
+        let stream = self.frames.get_mut();
+        let mut sent = 0;
+        while sent < max {
+            let writable = timeout(Duration::from_millis(500), stream.writable()).await;
+            if writable.is_err() {
+                break;
+            }
+            match stream.try_write(&bytes[sent % bytes.len()..]) {
+                Ok(taken) => sent += taken,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+        sent
     }
 
     /// Connects and completes the handshake with this CONNECT.

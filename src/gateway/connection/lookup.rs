@@ -75,6 +75,7 @@ pub(super) async fn serve(
         outbound,
         in_flight: JoinSet::new(),
         large: Arc::new(Semaphore::new(LARGE_IN_FLIGHT_MAX)),
+        bytes: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX)),
         heard: true,
     };
     let mut writing = JoinSet::new();
@@ -106,6 +107,8 @@ struct Lookups {
     in_flight: JoinSet<bool>,
     /// Places for requests whose answers may be megabytes.
     large: Arc<Semaphore>,
+    /// One for each byte that the requests in flight may have.
+    bytes: Arc<Semaphore>,
     /// A frame came since the last PING.
     heard: bool,
 }
@@ -123,7 +126,9 @@ impl Lookups {
         let mut blocked_ticks = 0;
         loop {
             let room = self.outbound.is_ready();
-            let reading = room && self.in_flight.len() < IN_FLIGHT_MAX;
+            let reading = room
+                && self.in_flight.len() < IN_FLIGHT_MAX
+                && self.bytes.available_permits() >= HANDSHAKE_FRAME_MAX;
             tokio::select! {
                 biased;
                 Some(refused) = self.in_flight.join_next() => {
@@ -199,9 +204,13 @@ impl Lookups {
             LookupRequest::TopicsOfNamespace | LookupRequest::Schema
         )
         .then(|| Arc::clone(&self.large));
+        // There are enough of them for the largest frame whenever one is read.
+        let len = u32::try_from(frame.command.len()).unwrap_or(u32::MAX);
+        let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(len).ok();
         // Its frame shares the read buffer with others that may live shorter.
         let command = Bytes::copy_from_slice(&frame.command);
         self.in_flight.spawn(async move {
+            let _bytes = bytes;
             let _place = match large {
                 Some(large) => large.acquire_owned().await.ok(),
                 None => None,
@@ -409,6 +418,8 @@ const SPARE_FAILED_BROKERS: BackoffPolicy = BackoffPolicy {
 };
 /// Requests of one client that are answered at a time.
 const IN_FLIGHT_MAX: usize = 1024;
+/// Bytes that they may have together, so that large ones are few.
+const IN_FLIGHT_BYTES_MAX: usize = 1024 * 1024;
 /// Requests of one client at a time whose answers may be megabytes: topics of a namespace and schemas.
 const LARGE_IN_FLIGHT_MAX: usize = 4;
 /// How long a broker may take to answer before another one is asked: two of them are within the time that clients wait.

@@ -118,8 +118,11 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
         match state.on_frame(&frame) {
             Step::Wait => {}
             Step::Answer(command) => {
-                if send(client.get_mut(), &command).await.is_err() {
-                    return Decided::Ended(EndReason::Io);
+                // A client that asks and does not read must not hold its place.
+                match timeout_at(deadline, send(client.get_mut(), &command)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return Decided::Ended(EndReason::Io),
+                    Err(_) => return Decided::Ended(EndReason::Timeout),
                 }
             }
             Step::Lookup(request) => {
@@ -226,20 +229,21 @@ pub(super) async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     client: &mut S,
     error: &(dyn UserFacingError + Sync),
 ) {
-    // The client may be gone already; there is nobody else to tell.
-    if send(client, &error_command(CONNECTION_REQUEST_ID, error))
-        .await
-        .is_ok()
-    {
-        close(client).await;
-    }
+    let mut bytes = BytesMut::new();
+    error_command(CONNECTION_REQUEST_ID, error).encode(&mut bytes);
+    close_behind(client, &bytes).await;
 }
 
 /// Sends a broker's frame as it is and closes in order.
 async fn pass_on_and_close<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S, frame: &Frame) {
     let mut bytes = BytesMut::with_capacity(frame.wire_len());
     frame.encode(&mut bytes);
-    if client.write_all(&bytes).await.is_ok() {
+    close_behind(client, &bytes).await;
+}
+
+/// Sends the last bytes and closes in order. A client that does not take them in time, or is gone, is not waited for.
+async fn close_behind<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S, bytes: &[u8]) {
+    if let Ok(Ok(())) = timeout(LAST_WORDS_GRACE, client.write_all(bytes)).await {
         close(client).await;
     }
 }
@@ -280,6 +284,8 @@ async fn send<W: AsyncWrite + Unpin>(client: &mut W, command: &Command) -> io::R
 pub(crate) const PROXY_VERSION: &str = concat!("pulsegate-", env!("CARGO_PKG_VERSION"));
 /// Largest frame before a CONNECT was seen: a credential fits many times, a flood of strangers costs little.
 const HANDSHAKE_FRAME_MAX: usize = 256 * 1024;
+/// How long a client has to take the ERROR that ends its connection.
+const LAST_WORDS_GRACE: Duration = Duration::from_secs(3);
 /// How long a client has to end its side after we ended ours.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 /// Most bytes of it that are read meanwhile.
