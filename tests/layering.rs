@@ -67,6 +67,7 @@ const DRIVERS: &[&str] = &[
     "src/gateway/connection/lookup.rs",
     "src/gateway/connection/mod.rs",
     "src/gateway/forward.rs",
+    "src/gateway/notices.rs",
     "src/http/server.rs",
 ];
 const DRIVERS_ONLY: &[&str] = &["Instant", "SystemTime", "RandomState"];

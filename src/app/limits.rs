@@ -33,8 +33,4 @@ fn needed(connections: usize) -> u64 {
     u64::try_from(connections)
         .unwrap_or(u64::MAX)
         .saturating_mul(2)
-        .saturating_add(OTHER_FILES)
 }
-
-/// Listeners, HTTP connections, lookups of the health probe, standard streams.
-const OTHER_FILES: u64 = 100;

@@ -234,8 +234,7 @@ impl Flow {
             self.flush();
             self.current = id;
         }
-        // A count that no batch has is the client's invention, and would only spoil the metric.
-        self.messages += if messages > MESSAGES_MAX { 1 } else { messages };
+        self.messages += messages;
         self.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
     }
 
@@ -280,8 +279,6 @@ const TRACKED_MAX: usize = 10_000;
 const PENDING_NAME_BYTES_MAX: usize = 1024 * 1024;
 /// Longest topic name that becomes a label, in bytes; longer ones, of which a head may hold only the start, are counted together.
 const LABEL_LEN_MAX: usize = 1024;
-/// More messages than one frame can carry.
-const MESSAGES_MAX: u64 = 1 << 24;
 
 // Field numbers of PulsarApi.proto.
 const SEND_PRODUCER_ID: u64 = 1;

@@ -11,6 +11,7 @@ mod forward;
 mod forward_tests;
 mod health;
 mod inspect;
+mod notices;
 mod policy;
 mod resolver;
 mod stats;
@@ -29,6 +30,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
 use self::health::BrokerHealth;
+use self::notices::Notices;
 use self::policy::TargetPolicy;
 use self::stats::{EndReason, GatewayMetrics};
 use crate::client::AddressCheck;
@@ -62,7 +64,7 @@ impl GatewayHandle {
         self.local_addr
     }
 
-    /// Whether clients can be served: a configured broker took a connection lately.
+    /// Whether clients can be served: a configured broker answered lately.
     pub fn is_ready(&self) -> bool {
         self.shared.health.is_reachable()
     }
@@ -81,6 +83,7 @@ pub(crate) struct Shared {
     /// All tasks of connections, those of their broker connections included.
     connections: TaskTracker,
     health: BrokerHealth,
+    notices: Notices,
     next_broker: AtomicUsize,
     next_turn: AtomicU32,
     /// Bounds the connections that are being refused.
@@ -91,7 +94,7 @@ pub(crate) struct Shared {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be listened on.
-    #[error("listening on {0}: {1}")]
+    #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] io::Error),
     /// The settings turn the binary port off.
     #[error("servicePort is not set: there is nothing to listen on")]
@@ -136,6 +139,7 @@ impl Gateway {
                 draining: CancellationToken::new(),
                 connections: TaskTracker::new(),
                 health: BrokerHealth::default(),
+                notices: Notices::new(),
                 next_broker: AtomicUsize::new(0),
                 next_turn: AtomicU32::new(0),
                 refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
@@ -224,11 +228,13 @@ fn admit(
             reason,
         } => {
             shared.metrics.connection_rejected();
-            debug!(%peer, ?reason, "connection rejected");
+            let error = TooManyConnections(reason);
+            shared
+                .notices
+                .rejected(&format_args!("{peer}: {}", error.client_message()));
             // More than these at a time are closed without an answer: refusing must stay cheaper than asking.
             if let Some(place) = shared.refusal_place() {
                 connections.spawn(async move {
-                    let error = TooManyConnections(reason);
                     tokio::select! {
                         biased;
                         () = cut.cancelled() => {}

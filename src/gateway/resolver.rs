@@ -118,6 +118,9 @@ impl Resolver {
                     self.shared.metrics.request_rejected(request);
                 } else {
                     debug!(?request, "no answer for a client: {error}");
+                    if matches!(&error, NoAnswer::Broker(failure) if !is_refusal(failure)) {
+                        self.shared.notices.unreachable(&error);
+                    }
                 }
                 Answer {
                     command: failure(request, request_id, &error).encode_command(),
@@ -139,7 +142,7 @@ impl Resolver {
             self.shared.policy.learn(broker);
             // Apache's rules, where they are set, hold for redirects as well.
             self.shared.policy.check(broker).map_err(|denied| {
-                debug!(%broker, "lookup answer refused: {denied}");
+                self.shared.notices.denied(&denied);
                 Denied
             })
         };

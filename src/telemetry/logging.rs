@@ -85,6 +85,8 @@ pub fn init_logging(settings: &LogSettings) -> Result<(), LogError> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(&settings.level)?)
         .with_writer(io::stderr)
+        // Else a line that cannot be written, because nobody reads them any more, would end the thread that wrote it.
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
     let done = match settings.format {
         LogFormat::Text => builder.try_init(),

@@ -5,8 +5,10 @@
 
 mod logging;
 mod metrics;
+mod throttle;
 
 pub use logging::{LogError, LogFormat, LogSettings, check_level, init_logging};
 pub use metrics::{
     MetricError, MetricKind, MetricRegistry, SampleCollector, write_header, write_sample,
 };
+pub use throttle::LogThrottle;

@@ -319,3 +319,26 @@ async fn connections_that_do_not_end_their_side_leave_within_the_drain_time() {
     gateway.stop().await;
     broker.stop().await;
 }
+
+#[tokio::test]
+async fn what_is_no_broker_does_not_make_a_gateway_ready() {
+    for script in [
+        Script::empty(),
+        Script::empty().greet(vec![Step::Raw(Bytes::from_static(
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        ))]),
+        Script::empty().on(Type::Ping, |_| vec![Step::Close]),
+    ] {
+        let other = ScriptedBroker::start(script).await;
+        let gateway = TestGateway::in_front_of(&[&other]);
+        within(async {
+            while other.accepted() < 2 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        assert!(!gateway.handle.is_ready());
+        gateway.stop().await;
+        other.stop().await;
+    }
+}

@@ -55,10 +55,12 @@ pub(super) async fn serve(
     let connected = match introduced {
         Ok(Ok((_, broker))) => connected(broker.connected(), &request),
         Ok(Err(error)) => {
-            debug!("no broker for a lookup connection: {error}");
-            return without_broker(&mut client, &error).await;
+            return without_broker(shared, &mut client, &error).await;
         }
         Err(_) => {
+            shared
+                .notices
+                .unreachable(&"no configured broker answered CONNECT in time");
             refuse(&mut client, &NoBroker).await;
             return EndReason::BrokerUnreachable;
         }
@@ -278,7 +280,7 @@ async fn deliver(outbound: &Outbound, command: Bytes) {
 }
 
 /// Tells the client why no broker can be asked for it.
-async fn without_broker(client: &mut TcpStream, error: &PoolError) -> EndReason {
+async fn without_broker(shared: &Shared, client: &mut TcpStream, error: &PoolError) -> EndReason {
     if let PoolError::Connect { error, .. } = error {
         match error.as_ref() {
             ConnectError::Refused { frame, .. } => {
@@ -292,6 +294,7 @@ async fn without_broker(client: &mut TcpStream, error: &PoolError) -> EndReason 
             _ => {}
         }
     }
+    shared.notices.unreachable(error);
     refuse(client, &NoBroker).await;
     EndReason::BrokerUnreachable
 }

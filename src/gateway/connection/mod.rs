@@ -18,7 +18,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use self::state::{AwaitingConnect, ConnectRequest, Step};
 use super::Shared;
@@ -170,7 +170,11 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
     let broker = match dialled {
         Ok(broker) => broker,
         Err(error) => {
-            debug!("no connection to a broker for a client: {error}");
+            if error.is_denied() {
+                shared.notices.denied(&error);
+            } else {
+                shared.notices.unreachable(&error);
+            }
             refuse(client.get_mut(), &error).await;
             return Decided::Ended(if error.is_denied() {
                 EndReason::TargetDenied
@@ -198,7 +202,7 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
     }
     Decided::Ended(match error {
         HandshakeError::BrokerRead(ReadError::Frame(_)) | HandshakeError::BrokerUnexpected(_) => {
-            warn!("a broker answered CONNECT with something else: {error}");
+            shared.notices.broker_protocol(&error);
             EndReason::BrokerProtocol
         }
         HandshakeError::BrokerRead(_)

@@ -1,0 +1,63 @@
+//! What an operator should learn from the log about clients that were not served. Each kind has a throttle, since strangers
+//! decide how often it happens; the metrics count all of them.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::telemetry::LogThrottle;
+
+/// The log lines of one gateway that clients can cause.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    started: Instant,
+    denied: LogThrottle,
+    unreachable: LogThrottle,
+    rejected: LogThrottle,
+    protocol: LogThrottle,
+}
+
+impl Notices {
+    pub(crate) fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            denied: LogThrottle::new(PERIOD),
+            unreachable: LogThrottle::new(PERIOD),
+            rejected: LogThrottle::new(PERIOD),
+            protocol: LogThrottle::new(PERIOD),
+        }
+    }
+
+    /// A client asked for, or was sent to, a target that is not allowed.
+    pub(crate) fn denied(&self, why: &dyn Display) {
+        if let Some(more) = self.denied.pass(self.started.elapsed()) {
+            info!(more, "target refused: {why}");
+        }
+    }
+
+    /// No broker could be asked, or the one that a client asked for not be reached.
+    pub(crate) fn unreachable(&self, why: &dyn Display) {
+        if let Some(more) = self.unreachable.pass(self.started.elapsed()) {
+            warn!(more, "a client was not served: {why}");
+        }
+    }
+
+    /// A connection was beyond a limit.
+    pub(crate) fn rejected(&self, why: &dyn Display) {
+        if let Some(more) = self.rejected.pass(self.started.elapsed()) {
+            warn!(more, "a client connection was refused: {why}");
+        }
+    }
+
+    /// A broker did not behave like one.
+    pub(crate) fn broker_protocol(&self, why: &dyn Display) {
+        if let Some(more) = self.protocol.pass(self.started.elapsed()) {
+            warn!(more, "a broker answered CONNECT with something else: {why}");
+        }
+    }
+}
+
+/// At most one line of a kind in this time; it says how many more there were.
+const PERIOD: Duration = Duration::from_secs(10);
