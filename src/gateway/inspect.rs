@@ -16,8 +16,49 @@ pub(crate) struct Inspector {
     topics: Arc<TopicTable>,
     producers: Flow,
     consumers: Flow,
-    /// Requests whose success changes what is open. `pending.len() <= TRACKED_MAX`.
-    pending: HashMap<u64, Pending>,
+    pending: PendingRequests,
+}
+
+/// Requests whose success changes what is open: at most [`TRACKED_MAX`] with at most [`PENDING_NAME_BYTES_MAX`] of names. Those
+/// beyond are relayed and not followed.
+#[derive(Debug, Default)]
+struct PendingRequests {
+    by_id: HashMap<u64, Pending>,
+    /// The request that opens a producer or consumer. Each names an entry of `by_id`.
+    opening: HashMap<(Role, u64), u64>,
+    name_bytes: usize,
+}
+
+impl PendingRequests {
+    fn insert(&mut self, request_id: u64, pending: Pending) {
+        self.remove(request_id);
+        let name_bytes = self.name_bytes + pending.name_len();
+        if self.by_id.len() < TRACKED_MAX && name_bytes <= PENDING_NAME_BYTES_MAX {
+            self.name_bytes = name_bytes;
+            if let Pending::Open { role, id, .. } = pending {
+                self.opening.insert((role, id), request_id);
+            }
+            self.by_id.insert(request_id, pending);
+        }
+    }
+
+    fn remove(&mut self, request_id: u64) -> Option<Pending> {
+        let pending = self.by_id.remove(&request_id)?;
+        self.name_bytes -= pending.name_len();
+        if let Pending::Open { role, id, .. } = pending
+            && self.opening.get(&(role, id)) == Some(&request_id)
+        {
+            self.opening.remove(&(role, id));
+        }
+        Some(pending)
+    }
+
+    /// The client closes what it has just asked to open; its success does not open it any more.
+    fn forget(&mut self, role: Role, id: Option<u64>) {
+        if let Some(request_id) = id.and_then(|id| self.opening.get(&(role, id)).copied()) {
+            self.remove(request_id);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -25,11 +66,21 @@ enum Pending {
     Open {
         role: Role,
         id: u64,
-        topic: Box<str>,
+        /// `None`: too long for a label.
+        topic: Option<Box<str>>,
     },
     Unsubscribe {
         consumer_id: u64,
     },
+}
+
+impl Pending {
+    fn name_len(&self) -> usize {
+        match self {
+            Self::Open { topic, .. } => topic.as_ref().map_or(0, |topic| topic.len()),
+            Self::Unsubscribe { .. } => 0,
+        }
+    }
 }
 
 impl Inspector {
@@ -39,7 +90,7 @@ impl Inspector {
             topics,
             producers: Flow::default(),
             consumers: Flow::default(),
-            pending: HashMap::new(),
+            pending: PendingRequests::default(),
         }
     }
 
@@ -56,13 +107,22 @@ impl Inspector {
             }
             Ok(Type::Producer) => self.opens(Role::Producer, body, PRODUCER_ID_AND_REQUEST),
             Ok(Type::Subscribe) => self.opens(Role::Consumer, body, CONSUMER_ID_AND_REQUEST),
-            Ok(Type::CloseProducer) => self.producers.close(peek::varint_field(body, 1)),
-            Ok(Type::CloseConsumer) => self.consumers.close(peek::varint_field(body, 1)),
+            Ok(Type::CloseProducer) => {
+                let id = peek::varint_field(body, 1);
+                self.producers.close(id);
+                self.pending.forget(Role::Producer, id);
+            }
+            Ok(Type::CloseConsumer) => {
+                let id = peek::varint_field(body, 1);
+                self.consumers.close(id);
+                self.pending.forget(Role::Consumer, id);
+            }
             Ok(Type::Unsubscribe) => {
                 if let (Some(consumer_id), Some(request_id)) =
                     (peek::varint_field(body, 1), peek::varint_field(body, 2))
                 {
-                    self.expect(request_id, Pending::Unsubscribe { consumer_id });
+                    self.pending
+                        .insert(request_id, Pending::Unsubscribe { consumer_id });
                 }
             }
             _ => {}
@@ -92,7 +152,7 @@ impl Inspector {
             }
             Ok(Type::Error) => {
                 if let Some(request_id) = peek::varint_field(body, 1) {
-                    self.pending.remove(&request_id);
+                    self.pending.remove(request_id);
                 }
                 None
             }
@@ -127,19 +187,14 @@ impl Inspector {
             }
         }
         if let (Some(topic), Some(id), Some(request_id)) = (topic, id, request_id) {
-            let topic = topic.into();
-            self.expect(request_id, Pending::Open { role, id, topic });
-        }
-    }
-
-    fn expect(&mut self, request_id: u64, pending: Pending) {
-        if self.pending.len() < TRACKED_MAX {
-            self.pending.insert(request_id, pending);
+            let topic = (topic.len() <= LABEL_LEN_MAX).then(|| topic.into());
+            self.pending
+                .insert(request_id, Pending::Open { role, id, topic });
         }
     }
 
     fn succeeded(&mut self, request_id: Option<u64>) {
-        let Some(pending) = request_id.and_then(|request_id| self.pending.remove(&request_id))
+        let Some(pending) = request_id.and_then(|request_id| self.pending.remove(request_id))
         else {
             return;
         };
@@ -147,9 +202,10 @@ impl Inspector {
             Pending::Open { role, id, topic } => {
                 let topics = &self.topics;
                 // The broker accepted the name, so it parses; names it spells differently are one topic.
-                let open = || match TopicName::parse(&topic) {
-                    Ok(name) => topics.open(&name.to_string(), role),
-                    Err(_) => topics.open_other(role),
+                let name = topic.and_then(|topic| TopicName::parse(&topic).ok());
+                let open = || match name {
+                    Some(name) => topics.open(&name.to_string(), role),
+                    None => topics.open_other(role),
                 };
                 match role {
                     Role::Producer => self.producers.open(id, open),
@@ -178,12 +234,13 @@ impl Flow {
             self.flush();
             self.current = id;
         }
-        self.messages += messages;
+        // A count that no batch has is the client's invention, and would only spoil the metric.
+        self.messages += if messages > MESSAGES_MAX { 1 } else { messages };
         self.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
     }
 
     fn flush(&mut self) {
-        if self.messages > 0 {
+        if self.bytes > 0 {
             if let Some(counted) = self.uses.get(&self.current) {
                 counted.add(self.messages, self.bytes);
             }
@@ -219,6 +276,12 @@ fn broker_named_in(body: &[u8], first_field: u64) -> Option<BrokerAddress> {
 
 /// Bound of producers, of consumers and of open requests that are followed on one connection.
 const TRACKED_MAX: usize = 10_000;
+/// Bound of the topic names in open requests, in bytes.
+const PENDING_NAME_BYTES_MAX: usize = 1024 * 1024;
+/// Longest topic name that becomes a label, in bytes; longer ones, of which a head may hold only the start, are counted together.
+const LABEL_LEN_MAX: usize = 1024;
+/// More messages than one frame can carry.
+const MESSAGES_MAX: u64 = 1 << 24;
 
 // Field numbers of PulsarApi.proto.
 const SEND_PRODUCER_ID: u64 = 1;
@@ -235,8 +298,9 @@ mod tests {
     use super::*;
     use crate::protocol::command::Command;
     use crate::protocol::proto::pulsar::{
-        CommandCloseConsumer, CommandError, CommandProducer, CommandProducerSuccess, CommandSend,
-        CommandSubscribe, CommandSuccess, CommandTopicMigrated, CommandUnsubscribe,
+        CommandCloseConsumer, CommandCloseProducer, CommandError, CommandProducer,
+        CommandProducerSuccess, CommandSend, CommandSubscribe, CommandSuccess,
+        CommandTopicMigrated, CommandUnsubscribe,
     };
 
     struct Connection {
@@ -391,6 +455,52 @@ mod tests {
     }
 
     #[test]
+    fn a_producer_that_is_closed_before_it_is_open_never_opens() {
+        let mut connection = Connection::new();
+        connection.produce("t", 1, 1);
+        connection.client(CommandCloseProducer {
+            producer_id: 1,
+            request_id: 2,
+            ..CommandCloseProducer::default()
+        });
+        connection.produced(1, None);
+        assert_eq!(connection.series("producers", "t"), None);
+    }
+
+    #[test]
+    fn invented_counts_do_not_spoil_the_metric() {
+        let mut connection = Connection::new();
+        connection.produce("t", 1, 1);
+        connection.produced(1, None);
+        for num_messages in [-1, -1, i32::MAX, 0, 2] {
+            let bytes = Command::from(CommandSend {
+                producer_id: 1,
+                num_messages: Some(num_messages),
+                ..CommandSend::default()
+            })
+            .encode_command();
+            connection.inspector.client_frame(head(&bytes));
+        }
+        connection.inspector.flush();
+        assert_eq!(connection.series("in_messages_total", "t"), Some(5));
+    }
+
+    #[test]
+    fn names_too_long_for_a_label_are_counted_together() {
+        let mut connection = Connection::new();
+        connection.produce(&"t".repeat(LABEL_LEN_MAX + 1), 1, 1);
+        connection.produced(1, None);
+        let mut text = String::new();
+        connection.topics.render("c", &mut text);
+        assert!(text.contains("topic_producers{cluster=\"c\",topic=\"__other__\"} 1\n"));
+        for request_id in 0..10_000 {
+            connection.produce(&"t".repeat(LABEL_LEN_MAX), request_id, request_id);
+        }
+        assert!(connection.inspector.pending.name_bytes <= PENDING_NAME_BYTES_MAX);
+        assert!(connection.inspector.pending.by_id.len() <= PENDING_NAME_BYTES_MAX / LABEL_LEN_MAX);
+    }
+
+    #[test]
     fn what_a_client_can_make_grow_is_bounded() {
         let mut connection = Connection::new();
         let many = u64::try_from(TRACKED_MAX).unwrap() + 100;
@@ -405,7 +515,7 @@ mod tests {
         for id in 0..many {
             connection.produce("t", id, id);
         }
-        assert_eq!(connection.inspector.pending.len(), TRACKED_MAX);
+        assert_eq!(connection.inspector.pending.by_id.len(), TRACKED_MAX);
         let topics = Arc::clone(&connection.topics);
         drop(connection.inspector);
         let mut text = String::new();

@@ -27,7 +27,7 @@ pub(crate) struct TopicCounters {
 }
 
 /// What a client does on a topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     Producer,
     Consumer,

@@ -3,6 +3,8 @@
 //! All readers take cut input: what is behind the cut is as if it were absent, and nothing here fails. Who acts on a command
 //! (and does not merely count it) decodes it with [`super::command`].
 
+use super::broker_entry;
+use super::message::CHECKSUM_MAGIC;
 use super::wire::{low_i32, take_varint};
 
 /// One field of a protobuf message as it stands on the wire.
@@ -98,11 +100,11 @@ pub fn messages_in_payload(payload: &[u8]) -> u64 {
 
 /// The message metadata (perhaps cut) behind the optional broker entry metadata and checksum.
 fn metadata(mut payload: &[u8]) -> Option<&[u8]> {
-    if let Some(rest) = payload.strip_prefix(&BROKER_ENTRY_METADATA_MAGIC) {
+    if let Some(rest) = payload.strip_prefix(&broker_entry::MAGIC.to_be_bytes()) {
         let (size, rest) = rest.split_first_chunk::<4>()?;
         payload = rest.get(usize::try_from(u32::from_be_bytes(*size)).ok()?..)?;
     }
-    if let Some(rest) = payload.strip_prefix(&CHECKSUM_MAGIC) {
+    if let Some(rest) = payload.strip_prefix(&CHECKSUM_MAGIC.to_be_bytes()) {
         payload = rest.get(4..)?;
     }
     let (size, rest) = payload.split_first_chunk::<4>()?;
@@ -114,10 +116,6 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     take_varint(bytes).ok()
 }
 
-/// "There is a checksum": the two bytes in front of it.
-const CHECKSUM_MAGIC: [u8; 2] = [0x0e, 0x01];
-/// "There is broker entry metadata" (PIP-70): the two bytes in front of its size.
-const BROKER_ENTRY_METADATA_MAGIC: [u8; 2] = [0x0e, 0x02];
 /// Counts beyond this are not believed; they only feed a metric.
 const BATCH_MAX: u64 = 1 << 20;
 
