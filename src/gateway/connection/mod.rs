@@ -106,6 +106,10 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
     let state = AwaitingConnect::new(PROXY_VERSION);
     let deadline = Instant::now() + shared.handshake_timeout();
     loop {
+        // A client that always has a further frame ready would never be waited for, and so never be late.
+        if Instant::now() >= deadline {
+            return Decided::Ended(EndReason::Timeout);
+        }
         let frame = match timeout_at(deadline, client.next()).await {
             Ok(Ok(Some(frame))) => frame,
             Ok(Ok(None)) => return Decided::Ended(EndReason::Closed),
