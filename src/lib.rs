@@ -1,4 +1,4 @@
-//! pulsegate: a drop-in Apache Pulsar gateway and broker in one binary.
+//! pulsegate: a drop-in Apache Pulsar gateway in one binary.
 //!
 //! The modules, lowest layer first; imports only point down (checked by `tests/layering.rs`):
 //!

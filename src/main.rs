@@ -35,10 +35,13 @@ fn gateway(arguments: &GatewayArgs) -> ExitCode {
         complain(&"the settings are valid");
         return ExitCode::SUCCESS;
     }
-    if let Err(error) = telemetry::init_logging(&arguments.log_settings()) {
-        complain(&error);
-        return ExitCode::from(cli::EXIT_USAGE);
-    }
+    let _log = match telemetry::init_logging(&arguments.log_settings()) {
+        Ok(guard) => guard,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(cli::EXIT_USAGE);
+        }
+    };
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }

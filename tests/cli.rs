@@ -33,6 +33,10 @@ struct Running {
 
 impl Running {
     fn start(arguments: &[&str]) -> Self {
+        Self::start_with_log(arguments, Stdio::null())
+    }
+
+    fn start_with_log(arguments: &[&str], log: Stdio) -> Self {
         let mut child = pulsegate()
             .args([
                 "gateway",
@@ -44,7 +48,7 @@ impl Running {
             .args(["--port", "0", "--http-port", "0"])
             .args(arguments)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("start");
         let mut line = String::new();
@@ -280,4 +284,25 @@ fn is_not_ready_while_it_drains_and_a_second_signal_ends_at_once() {
     assert!(gateway.get("/livez").starts_with("HTTP/1.1 200 "));
     gateway.signal("-TERM");
     assert_eq!(gateway.exit_code(), Some(130));
+}
+
+#[test]
+fn a_log_that_nobody_reads_or_that_is_full_stops_nothing() {
+    // Everything is logged, and the pipe is never read.
+    let loud = ["--log-level", "trace"];
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .expect("open");
+    for log in [Stdio::piped(), full.into()] {
+        let mut gateway = Running::start_with_log(&loud, log);
+        for _ in 0..300 {
+            assert!(gateway.get("/livez").starts_with("HTTP/1.1 200"));
+        }
+        // The reader is gone from here on, where there was one.
+        drop(gateway.child.stderr.take());
+        assert!(gateway.get("/livez").starts_with("HTTP/1.1 200"));
+        gateway.signal("-TERM");
+        assert_eq!(gateway.exit_code(), Some(0));
+    }
 }

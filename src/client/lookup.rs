@@ -90,7 +90,11 @@ pub async fn follow(
         let Command::LookupResponse(response) = Command::decode(&frame.command)? else {
             return Ok(frame);
         };
-        match response.response() {
+        // A type that this version does not know is the caller's to judge, like a failure.
+        let named = response
+            .response
+            .map_or(Ok(LookupType::Redirect), LookupType::try_from);
+        match named.unwrap_or(LookupType::Failed) {
             LookupType::Failed => return Ok(frame),
             LookupType::Connect => {
                 let address = broker_of(&response)?;

@@ -147,7 +147,7 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "proxyZeroCopyModeEnabled" ["true"] NoEffect: "relay with splice";
     "keepAliveIntervalSeconds" ["30"] Used: "interval of pings and bound on a handshake, in seconds; 0: no pings, and handshakes within 30";
     "haProxyProtocolEnabled" ["false"] RefusedWhenOn: "PROXY protocol on the binary port";
-    "maxMessageSize" ["5242880"] Used: "largest message in bytes; a frame may be 10 KiB larger";
+    "maxMessageSize" ["5242880"] Used: "largest message in bytes, where a broker names none of its own; a frame may be 10 KiB larger";
     "proxyLogLevel" ["0"] NoEffect: "logging of commands and messages";
     // Listeners
     "bindAddress" ["0.0.0.0"] Used: "IP address of all listeners";

@@ -193,6 +193,9 @@ where
                 } else {
                     (down, Side::Broker)
                 };
+                // Where both sides are held, neither is silent; then it counts whether anything moves at all.
+                let moved = self.upward.last_moved.max(self.downward.last_moved);
+                let oldest = oldest.min(moved);
                 if oldest + timeout <= now {
                     return Some(Err(RelayError::Idle(side)));
                 }
@@ -271,6 +274,8 @@ struct Direction {
     failure: Option<RelayError>,
     /// When the source last sent something, or was last read from again.
     last_read: Instant,
+    /// When a byte was last read or written.
+    last_moved: Instant,
 }
 
 impl Direction {
@@ -288,6 +293,7 @@ impl Direction {
             finished: false,
             failure: None,
             last_read: now,
+            last_moved: now,
         }
     }
 
@@ -387,6 +393,7 @@ impl Direction {
                 return Poll::Ready(());
             }
             self.last_read = Instant::now();
+            self.last_moved = self.last_read;
             if self.discarding {
                 return Poll::Ready(());
             }
@@ -415,6 +422,7 @@ impl Direction {
                 Ok(0) => self.target_failed(io::ErrorKind::WriteZero.into()),
                 Ok(taken) => {
                     let _ = self.unsent.split_to(taken);
+                    self.last_moved = Instant::now();
                 }
                 Err(error) => self.target_failed(error),
             }

@@ -264,3 +264,14 @@ async fn a_side_that_is_not_read_from_is_not_silent() {
         "{ended:?}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pair_of_which_neither_side_reads_is_closed_after_the_time_out() {
+    let mut ends = relayed(4096, Bytes::new(), Bytes::new());
+    fill(&mut ends.broker).await;
+    fill(&mut ends.client).await;
+    let begun = Instant::now();
+    let ended = ends.relay.await.unwrap();
+    assert!(matches!(ended, Err(RelayError::Idle(_))), "{ended:?}");
+    assert!(begun.elapsed() <= Duration::from_secs(75));
+}

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// How log lines are written.
@@ -77,14 +78,27 @@ pub fn check_level(level: &str) -> Result<(), LogError> {
     filter(level).map(drop)
 }
 
-/// Sets up logging for the whole process. Call once, before any task is spawned.
+/// Writes out at its end what is still to be written; hold it until the process ends.
+#[derive(Debug)]
+#[must_use = "what is logged last is lost without it"]
+pub struct LogGuard(#[expect(dead_code, reason = "it only has to live")] WorkerGuard);
+
+/// Sets up logging for the whole process, on standard error. Call once, before any task is spawned.
+///
+/// A thread of its own writes the lines: when nobody reads them, up to [`LINES_WAITING_MAX`] wait and further ones are dropped,
+/// and nothing else stops.
 ///
 /// # Errors
 /// When the level is malformed or logging is already set up.
-pub fn init_logging(settings: &LogSettings) -> Result<(), LogError> {
+pub fn init_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
+    let (writer, guard) = NonBlockingBuilder::default()
+        .buffered_lines_limit(LINES_WAITING_MAX)
+        .lossy(true)
+        .thread_name("log")
+        .finish(io::stderr());
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(&settings.level)?)
-        .with_writer(io::stderr)
+        .with_writer(writer)
         // Else a line that cannot be written, because nobody reads them any more, would end the thread that wrote it.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
@@ -96,8 +110,11 @@ pub fn init_logging(settings: &LogSettings) -> Result<(), LogError> {
             .with_ansi(false)
             .try_init(),
     };
-    done.map_err(|_| LogError::AlreadySet)
+    done.map_err(|_| LogError::AlreadySet)?;
+    Ok(LogGuard(guard))
 }
+
+const LINES_WAITING_MAX: usize = 10_000;
 
 /// A word alone must be a level: the filter syntax would take a misspelt one for a target and log everything of it.
 fn filter(level: &str) -> Result<EnvFilter, LogError> {

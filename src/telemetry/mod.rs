@@ -7,7 +7,7 @@ mod logging;
 mod metrics;
 mod throttle;
 
-pub use logging::{LogError, LogFormat, LogSettings, check_level, init_logging};
+pub use logging::{LogError, LogFormat, LogGuard, LogSettings, check_level, init_logging};
 pub use metrics::{
     MetricError, MetricKind, MetricRegistry, SampleCollector, write_header, write_sample,
 };

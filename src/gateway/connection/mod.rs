@@ -291,7 +291,7 @@ async fn send<W: AsyncWrite + Unpin>(client: &mut W, command: &Command) -> io::R
 /// What brokers see as `CommandConnect.proxy_version`.
 pub(crate) const PROXY_VERSION: &str = concat!("pulsegate-", env!("CARGO_PKG_VERSION"));
 /// Largest frame before a CONNECT was seen: a credential fits many times, a flood of strangers costs little.
-const HANDSHAKE_FRAME_MAX: usize = 256 * 1024;
+const HANDSHAKE_FRAME_MAX: usize = 64 * 1024;
 /// How long a client has to take the ERROR that ends its connection.
 const LAST_WORDS_GRACE: Duration = Duration::from_secs(3);
 /// How long a client has to end its side after we ended ours.
