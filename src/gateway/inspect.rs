@@ -50,9 +50,8 @@ impl Inspector {
         };
         match Type::try_from(command_type) {
             Ok(Type::Send) => {
-                let id = peek::varint_field(body, SEND_PRODUCER_ID);
-                self.producers
-                    .count(id, peek::messages_in_send(body), head.wire_len);
+                let (id, messages) = peek::send(body);
+                self.producers.count(id, messages, head.wire_len);
             }
             Ok(Type::Producer) => self.opens(Role::Producer, body, PRODUCER_ID_AND_REQUEST),
             Ok(Type::Subscribe) => self.opens(Role::Consumer, body, CONSUMER_ID_AND_REQUEST),
@@ -221,7 +220,6 @@ fn broker_named_in(body: &[u8], first_field: u64) -> Option<BrokerAddress> {
 const TRACKED_MAX: usize = 10_000;
 
 // Field numbers of PulsarApi.proto.
-const SEND_PRODUCER_ID: u64 = 1;
 const MESSAGE_CONSUMER_ID: u64 = 1;
 const PRODUCER_ID_AND_REQUEST: (u64, u64) = (2, 3);
 const CONSUMER_ID_AND_REQUEST: (u64, u64) = (4, 5);
