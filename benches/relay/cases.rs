@@ -138,7 +138,9 @@ pub(crate) async fn open(
     behaviour: Behaviour,
     subject: Subject,
 ) -> anyhow::Result<Client> {
-    let mut stream = TcpStream::connect(relay).await?;
+    let mut stream = TcpStream::connect(relay)
+        .await
+        .context("connect to the relay")?;
     stream.set_nodelay(true)?;
     let connect = Command::from(CommandConnect {
         client_version: behaviour.to_string(),

@@ -251,7 +251,7 @@ impl Run<'_> {
 
 const STALLED: &str = "stalled";
 const IDLE: &str = "idle";
-const STALLED_CONNECTIONS: usize = 8;
+const STALLED_CONNECTIONS: usize = 32;
 const IDLE_CONNECTIONS: usize = 2_000;
 const WARM_UP: Duration = Duration::from_millis(300);
 /// Unsent bytes that a gateway may hold in each direction of a connection.

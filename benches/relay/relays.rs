@@ -169,8 +169,8 @@ fn start_haproxy(broker: SocketAddr, splice: bool) -> anyhow::Result<Relay> {
         ("  nosplice\n", "")
     };
     let configuration = format!(
-        "global\n  tune.bufsize 131072\n  maxconn 8000\n{global}\
-         defaults\n  mode tcp\n  maxconn 8000\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n{defaults}\
+        "global\n  tune.bufsize 131072\n  maxconn 4000\n{global}\
+         defaults\n  mode tcp\n  maxconn 4000\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n{defaults}\
          listen relay\n  bind fd@{}\n  server broker {broker}\n",
         listener.as_raw_fd()
     );

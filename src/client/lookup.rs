@@ -16,6 +16,7 @@ use crate::{
     naming::{BrokerAddress, NameError, NamespaceName, TopicName},
     protocol::{
         command::{Command, CommandError, name_of},
+        fields,
         frame::Frame,
         proto::pulsar::{
             CommandGetTopicsOfNamespace, CommandLookupTopic, CommandLookupTopicResponse,
@@ -111,7 +112,7 @@ pub async fn follow(
                     return Err(LookupFailure::Loop(address));
                 }
                 let mut editor = CommandEditor::new(&command)?;
-                editor.set_bool(AUTHORITATIVE_FIELD, response.authoritative());
+                editor.set_bool(fields::lookup::AUTHORITATIVE, response.authoritative());
                 command = editor.finish();
                 target = Some(address);
             }
@@ -335,7 +336,5 @@ impl UserFacingError for LookupFailure {
     }
 }
 
-/// `authoritative` in CommandLookupTopic.
-const AUTHORITATIVE_FIELD: u32 = 3;
 /// Redirects that Apache's clients and proxy follow.
 pub const MAX_REDIRECTS: usize = 10;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::topics::{Role, TopicTable, TopicUse};
 use crate::naming::{BrokerAddress, TopicName};
+use crate::protocol::fields;
 use crate::protocol::head::FrameHead;
 use crate::protocol::peek::{self, FieldValue, Fields};
 use crate::protocol::proto::pulsar::base_command::Type;
@@ -74,6 +75,25 @@ enum Pending {
     },
 }
 
+/// Where PRODUCER and SUBSCRIBE have what they have in common.
+#[derive(Clone, Copy)]
+struct OpenFields {
+    topic: u32,
+    id: u32,
+    request_id: u32,
+}
+
+const PRODUCER_FIELDS: OpenFields = OpenFields {
+    topic: fields::producer::TOPIC,
+    id: fields::producer::PRODUCER_ID,
+    request_id: fields::producer::REQUEST_ID,
+};
+const SUBSCRIBE_FIELDS: OpenFields = OpenFields {
+    topic: fields::subscribe::TOPIC,
+    id: fields::subscribe::CONSUMER_ID,
+    request_id: fields::subscribe::REQUEST_ID,
+};
+
 impl Pending {
     fn name_len(&self) -> usize {
         match self {
@@ -101,26 +121,26 @@ impl Inspector {
         };
         match Type::try_from(command_type) {
             Ok(Type::Send) => {
-                let id = peek::varint_field(body, SEND_PRODUCER_ID);
-                self.producers
-                    .count(id, peek::messages_in_send(body), head.wire_len);
+                let (id, messages) = peek::send(body);
+                self.producers.count(id, messages, head.wire_len);
             }
-            Ok(Type::Producer) => self.opens(Role::Producer, body, PRODUCER_ID_AND_REQUEST),
-            Ok(Type::Subscribe) => self.opens(Role::Consumer, body, CONSUMER_ID_AND_REQUEST),
+            Ok(Type::Producer) => self.opens(Role::Producer, body, PRODUCER_FIELDS),
+            Ok(Type::Subscribe) => self.opens(Role::Consumer, body, SUBSCRIBE_FIELDS),
             Ok(Type::CloseProducer) => {
-                let id = peek::varint_field(body, 1);
+                let id = peek::varint_field(body, fields::close_producer::PRODUCER_ID);
                 self.producers.close(id);
                 self.pending.forget(Role::Producer, id);
             }
             Ok(Type::CloseConsumer) => {
-                let id = peek::varint_field(body, 1);
+                let id = peek::varint_field(body, fields::close_consumer::CONSUMER_ID);
                 self.consumers.close(id);
                 self.pending.forget(Role::Consumer, id);
             }
             Ok(Type::Unsubscribe) => {
-                if let (Some(consumer_id), Some(request_id)) =
-                    (peek::varint_field(body, 1), peek::varint_field(body, 2))
-                {
+                if let (Some(consumer_id), Some(request_id)) = (
+                    peek::varint_field(body, fields::unsubscribe::CONSUMER_ID),
+                    peek::varint_field(body, fields::unsubscribe::REQUEST_ID),
+                ) {
                     self.pending
                         .insert(request_id, Pending::Unsubscribe { consumer_id });
                 }
@@ -134,38 +154,47 @@ impl Inspector {
         let (command_type, body) = peek::command(head.command)?;
         match Type::try_from(command_type) {
             Ok(Type::Message) => {
-                let id = peek::varint_field(body, MESSAGE_CONSUMER_ID);
+                let id = peek::varint_field(body, fields::message::CONSUMER_ID);
                 self.consumers
                     .count(id, peek::messages_in_payload(head.payload), head.wire_len);
                 None
             }
             Ok(Type::ProducerSuccess) => {
                 // A producer that waits for exclusive access is told so first (PIP-68) and is not open yet.
-                if peek::varint_field(body, PRODUCER_READY) != Some(0) {
-                    self.succeeded(peek::varint_field(body, 1));
+                if peek::varint_field(body, fields::producer_success::PRODUCER_READY) != Some(0) {
+                    self.succeeded(peek::varint_field(
+                        body,
+                        fields::producer_success::REQUEST_ID,
+                    ));
                 }
                 None
             }
             Ok(Type::Success) => {
-                self.succeeded(peek::varint_field(body, 1));
+                self.succeeded(peek::varint_field(body, fields::success::REQUEST_ID));
                 None
             }
             Ok(Type::Error) => {
-                if let Some(request_id) = peek::varint_field(body, 1) {
+                if let Some(request_id) = peek::varint_field(body, fields::error::REQUEST_ID) {
                     self.pending.remove(request_id);
                 }
                 None
             }
             Ok(Type::CloseProducer) => {
-                self.producers.close(peek::varint_field(body, 1));
-                broker_named_in(body, ASSIGNED_BROKER_URL)
+                self.producers.close(peek::varint_field(
+                    body,
+                    fields::close_producer::PRODUCER_ID,
+                ));
+                broker_named_in(body, CLOSE_PRODUCER_URLS)
             }
             Ok(Type::CloseConsumer) => {
-                self.consumers.close(peek::varint_field(body, 1));
-                broker_named_in(body, ASSIGNED_BROKER_URL)
+                self.consumers.close(peek::varint_field(
+                    body,
+                    fields::close_consumer::CONSUMER_ID,
+                ));
+                broker_named_in(body, CLOSE_CONSUMER_URLS)
             }
-            Ok(Type::TopicMigrated) => broker_named_in(body, MIGRATED_BROKER_URL),
-            Ok(Type::LookupResponse) => broker_named_in(body, LOOKUP_BROKER_URL),
+            Ok(Type::TopicMigrated) => broker_named_in(body, MIGRATED_URLS),
+            Ok(Type::LookupResponse) => broker_named_in(body, LOOKUP_URLS),
             _ => None,
         }
     }
@@ -176,13 +205,15 @@ impl Inspector {
         self.consumers.flush();
     }
 
-    fn opens(&mut self, role: Role, body: &[u8], (id_field, request_field): (u64, u64)) {
+    fn opens(&mut self, role: Role, body: &[u8], names: OpenFields) {
         let (mut topic, mut id, mut request_id) = (None, None, None);
         for (field, value) in Fields::of(body) {
             match value {
-                FieldValue::Bytes(bytes) if field == 1 => topic = std::str::from_utf8(bytes).ok(),
-                FieldValue::Varint(value) if field == id_field => id = Some(value),
-                FieldValue::Varint(value) if field == request_field => request_id = Some(value),
+                FieldValue::Bytes(bytes) if field == names.topic => {
+                    topic = std::str::from_utf8(bytes).ok()
+                }
+                FieldValue::Varint(value) if field == names.id => id = Some(value),
+                FieldValue::Varint(value) if field == names.request_id => request_id = Some(value),
                 _ => {}
             }
         }
@@ -263,15 +294,33 @@ impl Flow {
     }
 }
 
-/// The address in the first of two URL fields (plain, then TLS) that is there.
-fn broker_named_in(body: &[u8], first_field: u64) -> Option<BrokerAddress> {
+/// The address in the first of the URL fields that is there.
+fn broker_named_in(body: &[u8], urls: [u32; 2]) -> Option<BrokerAddress> {
     Fields::of(body)
         .filter_map(|(field, value)| match value {
-            FieldValue::Bytes(url) if field == first_field || field == first_field + 1 => Some(url),
+            FieldValue::Bytes(url) if urls.contains(&field) => Some(url),
             _ => None,
         })
         .find_map(|url| BrokerAddress::from_url(std::str::from_utf8(url).ok()?).ok())
 }
+
+// Fields that name a broker: plain, then TLS.
+const CLOSE_PRODUCER_URLS: [u32; 2] = [
+    fields::close_producer::ASSIGNED_BROKER_SERVICE_URL,
+    fields::close_producer::ASSIGNED_BROKER_SERVICE_URL_TLS,
+];
+const CLOSE_CONSUMER_URLS: [u32; 2] = [
+    fields::close_consumer::ASSIGNED_BROKER_SERVICE_URL,
+    fields::close_consumer::ASSIGNED_BROKER_SERVICE_URL_TLS,
+];
+const MIGRATED_URLS: [u32; 2] = [
+    fields::topic_migrated::BROKER_SERVICE_URL,
+    fields::topic_migrated::BROKER_SERVICE_URL_TLS,
+];
+const LOOKUP_URLS: [u32; 2] = [
+    fields::lookup_response::BROKER_SERVICE_URL,
+    fields::lookup_response::BROKER_SERVICE_URL_TLS,
+];
 
 /// Bound of producers, of consumers and of open requests that are followed on one connection.
 const TRACKED_MAX: usize = 10_000;
@@ -279,16 +328,6 @@ const TRACKED_MAX: usize = 10_000;
 const PENDING_NAME_BYTES_MAX: usize = 1024 * 1024;
 /// Longest topic name that becomes a label, in bytes; longer ones, of which a head may hold only the start, are counted together.
 const LABEL_LEN_MAX: usize = 1024;
-
-// Field numbers of PulsarApi.proto.
-const SEND_PRODUCER_ID: u64 = 1;
-const MESSAGE_CONSUMER_ID: u64 = 1;
-const PRODUCER_ID_AND_REQUEST: (u64, u64) = (2, 3);
-const CONSUMER_ID_AND_REQUEST: (u64, u64) = (4, 5);
-const PRODUCER_READY: u64 = 6;
-const ASSIGNED_BROKER_URL: u64 = 3;
-const MIGRATED_BROKER_URL: u64 = 3;
-const LOOKUP_BROKER_URL: u64 = 1;
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ use crate::client::lookup::{LookupFailure, MAX_REDIRECTS, ask, follow};
 use crate::client::{BrokerPool, ConnectError, Denied, PoolError};
 use crate::naming::BrokerAddress;
 use crate::protocol::command::{Command, CommandError};
+use crate::protocol::fields;
 use crate::protocol::frame::Frame;
 use crate::protocol::proto::pulsar::base_command::Type;
 use crate::protocol::proto::pulsar::command_lookup_topic_response::LookupType;
@@ -100,7 +101,12 @@ impl Resolver {
             let frame = match request {
                 LookupRequest::Lookup => self.lookup(&command).await?,
                 LookupRequest::PartitionedMetadata => {
-                    ask(&self.brokers, None, &without(&command, &[3, 4, 5])?).await?
+                    ask(
+                        &self.brokers,
+                        None,
+                        &without(&command, &PARTITIONED_METADATA_ORIGINALS)?,
+                    )
+                    .await?
                 }
                 LookupRequest::TopicsOfNamespace | LookupRequest::Schema => {
                     ask(&self.brokers, None, &command).await?
@@ -133,8 +139,8 @@ impl Resolver {
     async fn lookup(&self, command: &[u8]) -> Result<Frame, NoAnswer> {
         let mut first = CommandEditor::new(command)?;
         // A client behind a gateway sees no redirect, so none of its lookups is authoritative.
-        first.set_bool(LOOKUP_AUTHORITATIVE, false);
-        for field in [4, 5, 6] {
+        first.set_bool(fields::lookup::AUTHORITATIVE, false);
+        for field in LOOKUP_ORIGINALS {
             first.remove(field);
         }
         let first = first.finish();
@@ -168,17 +174,17 @@ fn through_gateway(frame: Frame) -> Result<Frame, CommandError> {
     let mut editor = CommandEditor::new(&frame.command)?;
     let connect = u64::try_from(LookupType::Connect as i32).ok();
     if editor.command_type() != Type::LookupResponse as i32
-        || editor.varint(LOOKUP_RESPONSE) != connect
+        || editor.varint(fields::lookup_response::RESPONSE) != connect
     {
         return Ok(frame);
     }
-    let Some(url) = editor.bytes(LOOKUP_URL) else {
+    let Some(url) = editor.bytes(fields::lookup_response::BROKER_SERVICE_URL) else {
         return Ok(frame);
     };
-    editor.set_bytes(LOOKUP_URL, url);
-    editor.set_bytes(LOOKUP_URL_TLS, url);
-    editor.set_bool(LOOKUP_IS_AUTHORITATIVE, true);
-    editor.set_bool(LOOKUP_THROUGH_SERVICE_URL, true);
+    editor.set_bytes(fields::lookup_response::BROKER_SERVICE_URL, url);
+    editor.set_bytes(fields::lookup_response::BROKER_SERVICE_URL_TLS, url);
+    editor.set_bool(fields::lookup_response::AUTHORITATIVE, true);
+    editor.set_bool(fields::lookup_response::PROXY_THROUGH_SERVICE_URL, true);
     Ok(Frame {
         command: editor.finish(),
         payload: frame.payload.clone(),
@@ -222,10 +228,14 @@ fn failure(request: LookupRequest, request_id: u64, error: &NoAnswer) -> Command
     }
 }
 
-// Field numbers of CommandLookupTopic and CommandLookupTopicResponse.
-const LOOKUP_AUTHORITATIVE: u32 = 3;
-const LOOKUP_URL: u32 = 1;
-const LOOKUP_URL_TLS: u32 = 2;
-const LOOKUP_RESPONSE: u32 = 3;
-const LOOKUP_IS_AUTHORITATIVE: u32 = 5;
-const LOOKUP_THROUGH_SERVICE_URL: u32 = 8;
+/// Fields between proxies, which a client has no business in.
+const PARTITIONED_METADATA_ORIGINALS: [u32; 3] = [
+    fields::partitioned_metadata::ORIGINAL_PRINCIPAL,
+    fields::partitioned_metadata::ORIGINAL_AUTH_DATA,
+    fields::partitioned_metadata::ORIGINAL_AUTH_METHOD,
+];
+const LOOKUP_ORIGINALS: [u32; 3] = [
+    fields::lookup::ORIGINAL_PRINCIPAL,
+    fields::lookup::ORIGINAL_AUTH_DATA,
+    fields::lookup::ORIGINAL_AUTH_METHOD,
+];

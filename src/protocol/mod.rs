@@ -11,6 +11,7 @@ pub mod chunk;
 pub mod command;
 pub mod compression;
 pub mod encode;
+pub mod fields;
 pub mod frame;
 pub mod head;
 pub mod message;

@@ -4,6 +4,7 @@
 //! (and does not merely count it) decodes it with [`super::command`].
 
 use super::broker_entry;
+use super::fields;
 use super::message::CHECKSUM_MAGIC;
 use super::wire::{low_i32, take_varint};
 
@@ -28,43 +29,50 @@ impl<'a> Fields<'a> {
         Self(message)
     }
 
+    #[inline]
     fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         taken
     }
+
+    // Apart from the kinds that occur, so that these are told apart by a predictable branch and not by a jump table.
+    #[cold]
+    fn take_fixed(&mut self, wire_type: u64) -> Option<FieldValue<'a>> {
+        let len = match wire_type {
+            1 => 8,
+            5 => 4,
+            _ => return None,
+        };
+        self.take(len);
+        Some(FieldValue::Fixed)
+    }
 }
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = (u64, FieldValue<'a>);
+    type Item = (u32, FieldValue<'a>);
 
+    // Inlined, so that a caller that wants one kind of field does not build the others.
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let key = varint(&mut self.0)?;
         let value = match key & 7 {
             0 => FieldValue::Varint(varint(&mut self.0)?),
-            1 => {
-                self.take(8);
-                FieldValue::Fixed
-            }
             2 => {
                 let len = varint(&mut self.0)?;
                 FieldValue::Bytes(self.take(usize::try_from(len).unwrap_or(usize::MAX)))
             }
-            5 => {
-                self.take(4);
-                FieldValue::Fixed
-            }
-            _ => return None,
+            other => self.take_fixed(other)?,
         };
-        Some((key >> 3, value))
+        Some((u32::try_from(key >> 3).ok()?, value))
     }
 }
 
 /// Type number and sub-message of an encoded BaseCommand; the sub-message has the field number of the type. `None` when the bytes
 /// hold no type.
 pub fn command(base_command: &[u8]) -> Option<(i32, &[u8])> {
-    let command_type = low_i32(varint_field(base_command, 1)?);
-    let number = u64::try_from(command_type).ok();
+    let command_type = low_i32(varint_field(base_command, fields::base_command::TYPE)?);
+    let number = u32::try_from(command_type).ok();
     let bodies = Fields::of(base_command).filter_map(|(field, value)| match value {
         FieldValue::Bytes(body) if Some(field) == number => Some(body),
         _ => None,
@@ -73,27 +81,39 @@ pub fn command(base_command: &[u8]) -> Option<(i32, &[u8])> {
 }
 
 /// The varint field with this number in `message`; the last one wins, as in protobuf.
-pub fn varint_field(message: &[u8], number: u64) -> Option<u64> {
-    Fields::of(message)
-        .filter_map(|(field, value)| match value {
-            FieldValue::Varint(value) if field == number => Some(value),
-            _ => None,
-        })
-        .last()
+pub fn varint_field(message: &[u8], number: u32) -> Option<u64> {
+    let mut found = None;
+    for (field, value) in Fields::of(message) {
+        if field == number
+            && let FieldValue::Varint(value) = value
+        {
+            found = Some(value);
+        }
+    }
+    found
 }
 
-/// How many messages a SEND carries: `CommandSend.num_messages`, 1 when it says nothing or nothing that can be.
-pub fn messages_in_send(send: &[u8]) -> u64 {
-    varint_field(send, 3)
-        .filter(|count| *count <= BATCH_MAX)
-        .unwrap_or(1)
+/// `CommandSend.producer_id` and how many messages the SEND carries: `CommandSend.num_messages`, 1 when it says nothing or nothing
+/// that can be.
+pub fn send(send: &[u8]) -> (Option<u64>, u64) {
+    let (mut producer_id, mut messages) = (None, 1);
+    for (field, value) in Fields::of(send) {
+        match (field, value) {
+            (fields::send::PRODUCER_ID, FieldValue::Varint(id)) => producer_id = Some(id),
+            (fields::send::NUM_MESSAGES, FieldValue::Varint(count)) => messages = count,
+            _ => {}
+        }
+    }
+    (producer_id, if messages > BATCH_MAX { 1 } else { messages })
 }
 
 /// How many messages the payload of a MESSAGE frame carries: `MessageMetadata.num_messages_in_batch`, 1 when it is not a batch
 /// or the metadata is not within the given start of the payload.
 pub fn messages_in_payload(payload: &[u8]) -> u64 {
     metadata(payload)
-        .and_then(|metadata| varint_field(metadata, 11))
+        .and_then(|metadata| {
+            varint_field(metadata, fields::message_metadata::NUM_MESSAGES_IN_BATCH)
+        })
         .filter(|count| *count <= BATCH_MAX)
         .unwrap_or(1)
 }
@@ -131,7 +151,7 @@ mod tests {
         assert_eq!(command_type, 6);
         assert_eq!(varint_field(body, 1), Some(3));
         assert_eq!(varint_field(body, 2), Some(300));
-        assert_eq!(messages_in_send(body), 5);
+        assert_eq!(send(body), (Some(3), 5));
     }
 
     #[test]
@@ -141,7 +161,7 @@ mod tests {
             0x18, 0xfb, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01,
         ];
         assert_eq!(varint_field(&send, 3), Some(u64::MAX - 4));
-        assert_eq!(messages_in_send(&send), 1);
+        assert_eq!(super::send(&send), (None, 1));
     }
 
     #[test]
@@ -149,7 +169,7 @@ mod tests {
         let bytes = [0x08, 6, 0x32, 7, 0x08, 3, 0x10, 0xac, 0x02, 0x18, 5];
         for len in 0..bytes.len() {
             if let Some((_, body)) = command(&bytes[..len]) {
-                messages_in_send(body);
+                send(body);
             }
         }
         assert_eq!(command(&bytes[..6]).unwrap().1, &[0x08, 3]);

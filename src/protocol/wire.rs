@@ -158,24 +158,36 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 /// Takes a varint from the front of `bytes`.
+#[inline]
 pub fn take_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
-    let mut value = 0_u64;
-    let mut rest = *bytes;
-    for shift in (0..u64::BITS).step_by(7) {
-        let (&byte, behind) = rest.split_first().ok_or(WireError::Truncated)?;
-        rest = behind;
-        let bits = u64::from(byte & 0x7f);
-        // The tenth byte holds only the topmost bit.
-        if shift == LAST_SHIFT && byte > 1 {
-            return Err(WireError::VarintTooLong);
-        }
-        value |= bits << shift;
-        if byte & 0x80 == 0 {
+    // Most keys, lengths and numbers are one byte, which is worth no call.
+    match bytes.split_first() {
+        Some((&byte, rest)) if byte < 0x80 => {
             *bytes = rest;
+            Ok(byte.into())
+        }
+        _ => take_long_varint(bytes),
+    }
+}
+
+fn take_long_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
+    let mut value = 0_u64;
+    for (at, &byte) in bytes.iter().take(VARINT_LEN_MAX).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * at);
+        if byte < 0x80 {
+            // The last byte holds only the topmost bit.
+            if at == VARINT_LEN_MAX - 1 && byte > 1 {
+                return Err(WireError::VarintTooLong);
+            }
+            *bytes = bytes.get(at + 1..).unwrap_or_default();
             return Ok(value);
         }
     }
-    Err(WireError::VarintTooLong)
+    Err(if bytes.len() < VARINT_LEN_MAX {
+        WireError::Truncated
+    } else {
+        WireError::VarintTooLong
+    })
 }
 
 /// The value of an `int32` or enum field: protobuf keeps the low 32 bits of the varint.
@@ -201,7 +213,8 @@ fn take_array<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], WireError> {
 }
 
 const MAX_FIELD_NUMBER: u32 = (1 << 29) - 1;
-const LAST_SHIFT: u32 = 63;
+/// 64 bits, seven a byte.
+const VARINT_LEN_MAX: usize = 10;
 
 #[cfg(test)]
 mod tests {
@@ -283,6 +296,23 @@ mod tests {
             let mut rest = bytes.as_slice();
             prop_assert_eq!(take_varint(&mut rest), Ok(value));
             prop_assert_eq!(rest, tail.as_slice());
+        }
+
+        #[test]
+        fn varints_without_end_or_beyond_64_bits_are_refused(len in 0..12_usize, last in 0_u8..) {
+            let mut bytes = vec![0xff; len];
+            bytes.push(last);
+            let mut rest = bytes.as_slice();
+            let expected = match bytes.len() {
+                10 if last > 1 => Err(WireError::VarintTooLong),
+                11.. => Err(WireError::VarintTooLong),
+                _ if last >= 0x80 => Err(WireError::Truncated),
+                _ => Ok(()),
+            };
+            prop_assert_eq!(take_varint(&mut rest).map(|_| ()), expected);
+            if expected.is_err() {
+                prop_assert_eq!(rest, bytes.as_slice());
+            }
         }
 
         #[test]

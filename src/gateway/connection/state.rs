@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use crate::naming::{BrokerAddress, NameError};
 use crate::protocol::command::{Command, CommandError, name_of};
+use crate::protocol::fields::connect;
 use crate::protocol::frame::Frame;
 use crate::protocol::proto::pulsar::{CommandConnect, CommandPong, ServerError};
 use crate::protocol::rewrite::CommandEditor;
@@ -138,12 +139,15 @@ impl AwaitingConnect {
         for field in BETWEEN_PROXIES {
             editor.remove(field);
         }
-        editor.set_bytes(PROXY_VERSION, self.proxy_version.as_bytes());
+        editor.set_bytes(connect::PROXY_VERSION, self.proxy_version.as_bytes());
         Ok(editor.finish())
     }
 }
 
-/// `CommandConnect`: proxy_to_broker_url, original_principal, original_auth_data, original_auth_method.
-const BETWEEN_PROXIES: [u32; 4] = [6, 7, 8, 9];
-/// `CommandConnect.proxy_version` (PIP-250).
-const PROXY_VERSION: u32 = 11;
+/// What is between proxies in `CommandConnect`.
+const BETWEEN_PROXIES: [u32; 4] = [
+    connect::PROXY_TO_BROKER_URL,
+    connect::ORIGINAL_PRINCIPAL,
+    connect::ORIGINAL_AUTH_DATA,
+    connect::ORIGINAL_AUTH_METHOD,
+];

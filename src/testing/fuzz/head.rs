@@ -54,7 +54,7 @@ pub fn head(data: &[u8]) {
                     if let (Command::Send(send), Some((_, body))) =
                         (&decoded, peek::command(head.command))
                     {
-                        let id = peek::varint_field(body, 1);
+                        let (id, _) = peek::send(body);
                         assert_eq!(id, Some(send.producer_id));
                     }
                 }
