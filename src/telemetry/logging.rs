@@ -85,7 +85,7 @@ pub struct LogGuard(#[expect(dead_code, reason = "it only has to live")] WorkerG
 
 /// Sets up logging for the whole process, on standard error. Call once, before any task is spawned.
 ///
-/// A thread of its own writes the lines: when nobody reads them, up to [`LINES_WAITING_MAX`] wait and further ones are dropped,
+/// A thread of its own writes the lines: when nobody reads them, up to 10,000 wait and further ones are dropped,
 /// and nothing else stops.
 ///
 /// # Errors
