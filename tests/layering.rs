@@ -69,6 +69,7 @@ const DRIVERS: &[&str] = &[
     "src/gateway/forward.rs",
     "src/gateway/notices.rs",
     "src/http/server.rs",
+    "src/telemetry/log_writer.rs",
 ];
 const DRIVERS_ONLY: &[&str] = &["Instant", "SystemTime", "RandomState"];
 /// Randomness without a seed that a test can give.

@@ -316,6 +316,9 @@ impl UserFacingError for LookupFailure {
         match self {
             Self::Pool(PoolError::Connect { error, .. }) => match &**error {
                 ConnectError::Refused { message, .. } => message.clone(),
+                ConnectError::ChallengeUnsupported => {
+                    "Authentication in several steps is not supported".to_owned()
+                }
                 _ => "No broker can be reached".to_owned(),
             },
             Self::Pool(_) => "No active broker is available".to_owned(),

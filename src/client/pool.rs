@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     naming::{BrokerAddress, ServiceUrl},
-    protocol::proto::pulsar::CommandConnect,
+    protocol::proto::pulsar::{CommandConnect, ServerError},
 };
 
 /// Connections to the brokers of one cluster; clones share them. When the last clone is dropped all are closed.
@@ -61,6 +61,25 @@ pub enum PoolError {
     /// The pool was closed.
     #[error("the broker pool is closed")]
     Closed,
+}
+
+impl PoolError {
+    /// Whether a broker could be reached and does not take this client.
+    pub fn is_about_the_client(&self) -> bool {
+        let Self::Connect { error, .. } = self else {
+            return false;
+        };
+        match error.as_ref() {
+            ConnectError::ChallengeUnsupported => true,
+            ConnectError::Refused { code, .. } => matches!(
+                code,
+                ServerError::AuthenticationError
+                    | ServerError::AuthorizationError
+                    | ServerError::NotAllowedError
+            ),
+            _ => false,
+        }
+    }
 }
 
 impl BrokerPool {
@@ -138,6 +157,8 @@ impl BrokerPool {
                     self.inner.turn.store(index, Ordering::Relaxed);
                     return Ok((address, connection));
                 }
+                // Another broker would say the same about this client.
+                Err(error) if error.is_about_the_client() => return Err(error),
                 Err(error) => {
                     debug!(%error, "a broker of the service URL cannot be asked");
                     last = error;

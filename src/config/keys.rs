@@ -139,7 +139,7 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "zooKeeperAllowReadOnlyOperations" ["false"] AliasOf("metadataStoreAllowReadOnlyOperations"): "";
     "checkActiveBrokers" ["false"] RefusedWhenOn: "connect clients to discovered brokers only; needs a metadata store";
     // Connections to brokers
-    "brokerProxyConnectTimeoutMs" ["10000"] Used: "bound on a TCP connect to a broker, in milliseconds; 0 leaves it to the operating system";
+    "brokerProxyConnectTimeoutMs" ["10000"] Used: "bound on a TCP connect to a broker, in milliseconds, within the bound on the handshake; 0: only that one";
     "brokerProxyReadTimeoutMs" ["75000"] Used: "a relayed connection of which one side sends nothing for so many milliseconds is closed; 0 is off";
     "brokerProxyAllowedHostNames" [""] Used: "host patterns (`*` stands for any characters) that clients may be connected to; empty: the configured brokers and those that lookup answers named. Apache's default `*`, written in its key=value file, counts as empty; given elsewhere it opens every host";
     "brokerProxyAllowedIPAddresses" ["*"] Used: "addresses, networks (`10.0.0.0/8`), ranges (`10.0.0.1-9`) and patterns (`10.0.*.*`) that clients may be connected to; `*`: no check beyond the one of hosts";

@@ -26,7 +26,8 @@ pub struct GatewaySettings {
     pub advertised_address: Option<String>,
     /// `clusterName`: value of the `cluster` label of every metric; may be empty.
     pub cluster_name: String,
-    /// `brokerProxyConnectTimeoutMs`: bound on a TCP connect to a broker. Zero leaves it to the operating system.
+    /// `brokerProxyConnectTimeoutMs`: bound on a TCP connect to a broker, within that of the handshake; zero: only that
+    /// one.
     pub broker_connect_timeout: Duration,
     /// `brokerProxyReadTimeoutMs`: a relayed connection of which one side sends nothing for so long is closed; `None`
     /// is off.

@@ -5,14 +5,16 @@
 //! and fields that this version does not know get through in both directions. Only what no broker answered is answered here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::timeout;
 use tracing::debug;
 
 use super::Shared;
 use super::stats::LookupRequest;
 use crate::client::lookup::{LookupFailure, MAX_REDIRECTS, ask, follow};
-use crate::client::{BrokerPool, ConnectError, Denied, PoolError};
+use crate::client::{BrokerPool, Denied};
 use crate::naming::BrokerAddress;
 use crate::protocol::command::{Command, CommandError};
 use crate::protocol::fields;
@@ -38,6 +40,8 @@ pub(crate) struct Resolver {
 enum NoAnswer {
     #[error("Too many concurrent lookup and partitionsMetadata requests")]
     TooMany,
+    #[error("the brokers did not answer within {LOOKUP_TIMEOUT:?}")]
+    TooLong,
     #[error("{0}")]
     Broker(#[from] LookupFailure),
     #[error("the command: {0}")]
@@ -48,6 +52,7 @@ impl UserFacingError for NoAnswer {
     fn code(&self) -> ServerError {
         match self {
             Self::TooMany => ServerError::TooManyRequests,
+            Self::TooLong => ServerError::ServiceNotReady,
             Self::Broker(failure) => failure.code(),
             Self::Command(_) => ServerError::MetadataError,
         }
@@ -55,7 +60,7 @@ impl UserFacingError for NoAnswer {
 
     fn retryable(&self) -> bool {
         match self {
-            Self::TooMany => true,
+            Self::TooMany | Self::TooLong => true,
             Self::Broker(failure) => failure.retryable(),
             Self::Command(_) => false,
         }
@@ -64,19 +69,11 @@ impl UserFacingError for NoAnswer {
     fn client_message(&self) -> String {
         match self {
             Self::TooMany => self.to_string(),
+            Self::TooLong => "The broker did not answer in time".to_owned(),
             Self::Broker(failure) => failure.client_message(),
             Self::Command(_) => "The lookup could not be understood".to_owned(),
         }
     }
-}
-
-/// What a request came to.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    /// The encoded command for the client, with the client's request id.
-    pub(crate) command: Bytes,
-    /// A broker does not take the client's credentials (any more): only a new connection can bring others.
-    pub(crate) refused: bool,
 }
 
 impl Resolver {
@@ -84,13 +81,14 @@ impl Resolver {
         Self { shared, brokers }
     }
 
-    /// Answers the client's `command`.
+    /// The encoded answer to the client's `command`, with the client's request id. `None`: a broker does not take the client's
+    /// credential any more, and only a new connection can bring another.
     pub(crate) async fn answer(
         &self,
         request: LookupRequest,
         command: Bytes,
         request_id: u64,
-    ) -> Answer {
+    ) -> Option<Bytes> {
         self.shared.metrics.request_received(request);
         let answer = async {
             let _permit = self
@@ -114,26 +112,22 @@ impl Resolver {
             };
             Ok(rewrite::with_request_id(&frame.command, request_id)?)
         };
-        match answer.await {
-            Ok(command) => Answer {
-                command,
-                refused: false,
-            },
-            Err(error) => {
-                if matches!(error, NoAnswer::TooMany) {
-                    self.shared.metrics.request_rejected(request);
-                } else {
-                    debug!(?request, "no answer for a client: {error}");
-                    if matches!(&error, NoAnswer::Broker(failure) if !is_refusal(failure)) {
-                        self.shared.notices.unreachable(&error);
-                    }
-                }
-                Answer {
-                    command: failure(request, request_id, &error).encode_command(),
-                    refused: matches!(&error, NoAnswer::Broker(failure) if is_refusal(failure)),
-                }
+        let error = match timeout(LOOKUP_TIMEOUT, answer).await {
+            Ok(Ok(command)) => return Some(command),
+            Ok(Err(error)) => error,
+            Err(_) => NoAnswer::TooLong,
+        };
+        debug!(?request, "no answer for a client: {error}");
+        match &error {
+            NoAnswer::TooMany => self.shared.metrics.request_rejected(request),
+            NoAnswer::Broker(LookupFailure::Pool(pool)) if pool.is_about_the_client() => {
+                return None;
             }
+            // Told already.
+            NoAnswer::Broker(LookupFailure::Denied(_)) | NoAnswer::Command(_) => {}
+            NoAnswer::Broker(_) | NoAnswer::TooLong => self.shared.notices.unreachable(&error),
         }
+        Some(failure(request, request_id, &error).encode_command())
     }
 
     async fn lookup(&self, command: &[u8]) -> Result<Frame, NoAnswer> {
@@ -155,17 +149,6 @@ impl Resolver {
         let frame = follow(&self.brokers, first, &learn, MAX_REDIRECTS).await?;
         Ok(through_gateway(frame)?)
     }
-}
-
-/// Whether a broker did not let the client connect.
-fn is_refusal(failure: &LookupFailure) -> bool {
-    let LookupFailure::Pool(PoolError::Connect { error, .. }) = failure else {
-        return false;
-    };
-    matches!(
-        error.as_ref(),
-        ConnectError::Refused { .. } | ConnectError::ChallengeUnsupported
-    )
 }
 
 /// Makes a found lookup one that the client follows through the gateway: both URLs name the broker, for the client takes host
@@ -239,3 +222,6 @@ const LOOKUP_ORIGINALS: [u32; 3] = [
     fields::lookup::ORIGINAL_AUTH_DATA,
     fields::lookup::ORIGINAL_AUTH_METHOD,
 ];
+
+/// Longest time for one request, redirects and other brokers included: what clients wait.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);

@@ -3,8 +3,9 @@
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+
+use super::log_writer::{self, LogGuard};
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -65,6 +66,9 @@ pub enum LogError {
         /// What was given.
         text: String,
     },
+    /// There is no thread for writing the lines.
+    #[error("cannot start the thread that writes the log: {0}")]
+    Thread(#[source] io::Error),
     /// Something else in this process already set up logging.
     #[error("logging is already set up")]
     AlreadySet,
@@ -78,11 +82,6 @@ pub fn check_level(level: &str) -> Result<(), LogError> {
     filter(level).map(drop)
 }
 
-/// Writes out at its end what is still to be written; hold it until the process ends.
-#[derive(Debug)]
-#[must_use = "what is logged last is lost without it"]
-pub struct LogGuard(#[expect(dead_code, reason = "it only has to live")] WorkerGuard);
-
 /// Sets up logging for the whole process, on standard error. Call once, before any task is spawned.
 ///
 /// A thread of its own writes the lines: when nobody reads them, up to 10,000 wait and further ones are dropped,
@@ -91,11 +90,7 @@ pub struct LogGuard(#[expect(dead_code, reason = "it only has to live")] WorkerG
 /// # Errors
 /// When the level is malformed or logging is already set up.
 pub fn init_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
-    let (writer, guard) = NonBlockingBuilder::default()
-        .buffered_lines_limit(LINES_WAITING_MAX)
-        .lossy(true)
-        .thread_name("log")
-        .finish(io::stderr());
+    let (writer, guard) = log_writer::start(io::stderr()).map_err(LogError::Thread)?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(&settings.level)?)
         .with_writer(writer)
@@ -111,10 +106,8 @@ pub fn init_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
             .try_init(),
     };
     done.map_err(|_| LogError::AlreadySet)?;
-    Ok(LogGuard(guard))
+    Ok(guard)
 }
-
-const LINES_WAITING_MAX: usize = 10_000;
 
 /// A word alone must be a level: the filter syntax would take a misspelt one for a target and log everything of it.
 fn filter(level: &str) -> Result<EnvFilter, LogError> {

@@ -125,7 +125,7 @@ impl Lookups {
         let mut ticks = interval_at(Instant::now() + period, period);
         // After a stall of ours, ticks in a burst would find the client silent before it was read from.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut blocked_ticks = 0;
+        let (mut blocked_ticks, mut queued) = (0, 0);
         loop {
             let room = self.outbound.is_ready();
             let reading = room
@@ -140,7 +140,8 @@ impl Lookups {
                 }
                 _ = ticks.tick(), if keep_alive.is_some() => {
                     // Who is not read from cannot be heard, but has to make room some day.
-                    blocked_ticks = if room { 0 } else { blocked_ticks + 1 };
+                    let before = std::mem::replace(&mut queued, self.outbound.queued_bytes());
+                    blocked_ticks = if room || queued < before { 0 } else { blocked_ticks + 1 };
                     if blocked_ticks > BLOCKED_TICKS_MAX {
                         return EndReason::SlowReader;
                     }
@@ -221,9 +222,15 @@ impl Lookups {
             if outbound.ready().await.is_err() {
                 return false;
             }
-            let answer = resolver.answer(request, command, request_id).await;
-            deliver(&outbound, answer.command).await;
-            answer.refused
+            match resolver.answer(request, command, request_id).await {
+                Some(answer) => {
+                    deliver(&outbound, answer).await;
+                    false
+                }
+                // A broker that took this client's credential takes it no more. An answer would be final for the client, while
+                // the end of the connection makes it come back, with another credential if it has one.
+                None => true,
+            }
         });
         Ok(())
     }

@@ -167,10 +167,17 @@ struct Asked {
 
 /// Connects the client to the broker that it names.
 async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Asked) -> Decided {
-    let dialled = match asked.target {
-        Some(target) => upstream::dial(shared, &target).await,
-        None => any_broker(shared).await,
+    let dial = async {
+        match asked.target {
+            Some(target) => upstream::dial(shared, &target).await,
+            None => any_broker(shared).await,
+        }
     };
+    // A tenth of the time is left for telling the client that it failed.
+    let reserve = shared.handshake_timeout() / 10;
+    let dialled = timeout_at(asked.deadline - reserve, dial)
+        .await
+        .unwrap_or_else(|_| Err(ConnectError::DialTimeout(shared.handshake_timeout()).into()));
     let broker = match dialled {
         Ok(broker) => broker,
         Err(error) => {
