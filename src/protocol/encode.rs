@@ -7,6 +7,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::protocol::command::{Command, TYPE_FIELD};
+use crate::protocol::hot::{self, Writer};
 use crate::protocol::wire;
 
 /// The size of each of the two length fields of a frame, in bytes. They are big-endian.
@@ -95,12 +96,19 @@ impl Envelope {
     }
 
     fn put(&self, command: &Command, out: &mut impl BufMut) {
-        out.put_u8(TYPE_TAG);
-        wire::put_varint(self.command_type, out);
-        if let Some(tag) = self.body_tag {
-            wire::put_varint(tag, out);
-            wire::put_varint(self.body_len as u64, out);
-            command.put_body(out);
+        let mut head = Writer::new(out);
+        head.varint(TYPE_TAG.into());
+        head.varint(self.command_type);
+        let Some(tag) = self.body_tag else {
+            head.finish();
+            return;
+        };
+        head.varint(tag);
+        head.varint(self.body_len as u64);
+        let written = hot::put_body(command, &mut head);
+        let out = head.finish();
+        if !written {
+            command.put_generated_body(out);
         }
     }
 }
