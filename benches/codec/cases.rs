@@ -5,8 +5,9 @@ use std::hint::black_box;
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 use pulsegate::protocol::command::Command;
+use pulsegate::protocol::message::{MetadataView, decode_metadata};
 use pulsegate::protocol::proto::pulsar as pb;
-use pulsegate::testing::codec::decode_generated;
+use pulsegate::testing::codec::{decode_generated, decode_metadata_generated};
 
 /// Does something as many times as it is told.
 pub(crate) type Work = Box<dyn Fn(u32)>;
@@ -31,7 +32,65 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(decoding(&name, bytes));
         cases.push(encoding(&name, command, envelope));
     }
+    for (name, metadata) in metadata() {
+        let bytes = Bytes::from(metadata.encode_to_vec());
+        let len = bytes.len();
+        let (view, owned) = (bytes.clone(), bytes.clone());
+        let (generated, library) = (bytes.clone(), bytes.clone());
+        cases.push(Case {
+            name: format!("view {name}, {len} bytes"),
+            by_hand: repeat(move || {
+                MetadataView::read(black_box(&view))
+                    .map(black_box)
+                    .is_some()
+            }),
+            generated: Some(repeat(move || {
+                decode_metadata_generated(black_box(&generated).clone())
+            })),
+            library: repeat(move || pb::MessageMetadata::decode(black_box(&library).clone())),
+        });
+        let (generated, library) = (bytes.clone(), bytes);
+        cases.push(Case {
+            name: format!("decode {name}, {len} bytes"),
+            by_hand: repeat(move || decode_metadata(black_box(&owned).clone())),
+            generated: Some(repeat(move || {
+                decode_metadata_generated(black_box(&generated).clone())
+            })),
+            library: repeat(move || pb::MessageMetadata::decode(black_box(&library).clone())),
+        });
+    }
     cases
+}
+
+fn metadata() -> [(&'static str, pb::MessageMetadata); 2] {
+    let batch = pb::MessageMetadata {
+        producer_name: "standalone-0-17".to_owned(),
+        sequence_id: 1_234_567,
+        publish_time: 1_760_000_000_000,
+        num_messages_in_batch: Some(100),
+        compression: Some(1),
+        uncompressed_size: Some(102_400),
+        highest_sequence_id: Some(1_234_666),
+        ..Default::default()
+    };
+    let single = pb::MessageMetadata {
+        producer_name: "standalone-0-17".to_owned(),
+        sequence_id: 1_234_567,
+        publish_time: 1_760_000_000_000,
+        properties: vec![pb::KeyValue {
+            key: "origin".to_owned(),
+            value: "eu-central".to_owned(),
+        }],
+        partition_key: Some("customer-4711".to_owned()),
+        uncompressed_size: Some(1024),
+        event_time: Some(1_760_000_000_000),
+        schema_version: Some(Bytes::from_static(&[0, 0, 0, 0, 0, 0, 0, 1])),
+        ..Default::default()
+    };
+    [
+        ("metadata of a batch", batch),
+        ("metadata with a property", single),
+    ]
 }
 
 fn decoding(name: &str, bytes: Bytes) -> Case {

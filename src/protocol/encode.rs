@@ -23,7 +23,7 @@ impl Command {
     pub fn encode_command(&self) -> Bytes {
         let envelope = Envelope::of(self);
         let mut out = BytesMut::with_capacity(envelope.len());
-        envelope.put(self, &mut out);
+        envelope.put(None, self, &mut out);
         out.freeze()
     }
 
@@ -56,9 +56,11 @@ impl Command {
         let command_len = envelope.len();
         let total_len = LENGTH_FIELD + command_len + payload_len;
         out.reserve(2 * LENGTH_FIELD + command_len);
-        out.put_u32(u32::try_from(total_len).expect("frames are limited to far less than 4 GiB"));
-        out.put_u32(u32::try_from(command_len).expect("a command is smaller than its frame"));
-        envelope.put(self, out);
+        let lengths = [
+            u32::try_from(total_len).expect("frames are limited to far less than 4 GiB"),
+            u32::try_from(command_len).expect("a command is smaller than its frame"),
+        ];
+        envelope.put(Some(lengths), self, out);
     }
 }
 
@@ -95,8 +97,12 @@ impl Envelope {
         TYPE_TAG_LEN + wire::varint_len(self.command_type) + body
     }
 
-    fn put(&self, command: &Command, out: &mut impl BufMut) {
+    /// Writes the command, behind the length fields of a frame if these are given.
+    fn put(&self, lengths: Option<[u32; 2]>, command: &Command, out: &mut impl BufMut) {
         let mut head = Writer::new(out);
+        for length in lengths.into_iter().flatten() {
+            head.fixed(length);
+        }
         head.varint(TYPE_TAG.into());
         head.varint(self.command_type);
         let Some(tag) = self.body_tag else {

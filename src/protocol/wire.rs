@@ -183,7 +183,15 @@ fn take_long_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
             return Ok(value);
         }
     }
-    take_varint_bytewise(bytes)
+    // Near the end of a message.
+    let (low, rest) = match **bytes {
+        [a, b, ref rest @ ..] if b < 0x80 => ([a, b, 0, 0], rest),
+        [a, b, c, ref rest @ ..] if c < 0x80 => ([a, b, c, 0], rest),
+        [a, b, c, d, ref rest @ ..] if d < 0x80 => ([a, b, c, d], rest),
+        _ => return take_varint_bytewise(bytes),
+    };
+    *bytes = rest;
+    Ok(gather((u32::from_le_bytes(low) & 0x7f7f_7f7f).into()))
 }
 
 /// Moves the low seven bits of each byte together.
@@ -193,6 +201,7 @@ fn gather(word: u64) -> u64 {
     (word & 0x0fff_ffff) | (word & 0x0fff_ffff_0000_0000) >> 4
 }
 
+#[cold]
 fn take_varint_bytewise(bytes: &mut &[u8]) -> Result<u64, WireError> {
     let mut value = 0_u64;
     for (at, &byte) in bytes.iter().take(VARINT_LEN_MAX).enumerate() {

@@ -13,17 +13,17 @@ use crate::protocol::wire::low_i32;
 /// them. `None` for all else.
 ///
 /// What is decoded here decodes to the same value by the generated code.
-#[inline]
+#[inline(always)]
 pub(crate) fn decode(command: &[u8]) -> Option<Command> {
     let &[VARINT_1, command_type, ref rest @ ..] = command else {
         return None;
     };
     match command_type {
-        6 => Some(Command::Send(send(body(rest, [0x32])?)?)),
-        7 => Some(Command::SendReceipt(send_receipt(body(rest, [0x3a])?)?)),
-        9 => Some(Command::Message(message(body(rest, [0x4a])?)?)),
-        10 => Some(Command::Ack(ack(body(rest, [0x52])?)?)),
-        11 => Some(Command::Flow(flow(body(rest, [0x5a])?)?)),
+        6 => send(body(rest, [0x32])?),
+        7 => send_receipt(body(rest, [0x3a])?),
+        9 => message(body(rest, [0x4a])?),
+        10 => ack(body(rest, [0x52])?),
+        11 => flow(body(rest, [0x5a])?),
         18 => empty(body(rest, [0x92, 1])?).map(|()| Command::Ping(pb::CommandPing {})),
         19 => empty(body(rest, [0x9a, 1])?).map(|()| Command::Pong(pb::CommandPong {})),
         _ => None,
@@ -38,52 +38,64 @@ fn body<const N: usize>(rest: &[u8], key: [u8; N]) -> Option<&[u8]> {
     rest.is_empty().then_some(body)
 }
 
-fn send(body: &[u8]) -> Option<pb::CommandSend> {
-    let (mut producer_id, mut sequence_id) = (None, None);
-    let mut send = pb::CommandSend::default();
+// Fields are variables of their own until all are there, so that they stay in registers and each is stored once.
+#[inline(always)]
+fn send(body: &[u8]) -> Option<Command> {
+    let (mut producer_id, mut sequence_id, mut num_messages) = (None, None, None);
+    let (mut txnid_least_bits, mut txnid_most_bits, mut highest_sequence_id) = (None, None, None);
+    let (mut is_chunk, mut marker, mut id) = (None, None, None);
     let mut rest = body;
     while let Some(key) = take_byte(&mut rest) {
         match key {
             VARINT_1 => producer_id = Some(varint(&mut rest)?),
             VARINT_2 => sequence_id = Some(varint(&mut rest)?),
-            VARINT_3 => send.num_messages = Some(low_i32(varint(&mut rest)?)),
-            VARINT_4 => send.txnid_least_bits = Some(varint(&mut rest)?),
-            VARINT_5 => send.txnid_most_bits = Some(varint(&mut rest)?),
-            VARINT_6 => send.highest_sequence_id = Some(varint(&mut rest)?),
-            VARINT_7 => send.is_chunk = Some(varint(&mut rest)? != 0),
-            VARINT_8 => send.marker = Some(varint(&mut rest)? != 0),
-            BYTES_9 if send.message_id.is_none() => {
-                send.message_id = Some(message_id(bytes(&mut rest)?, NESTED_MAX)?);
-            }
+            VARINT_3 => num_messages = Some(low_i32(varint(&mut rest)?)),
+            VARINT_4 => txnid_least_bits = Some(varint(&mut rest)?),
+            VARINT_5 => txnid_most_bits = Some(varint(&mut rest)?),
+            VARINT_6 => highest_sequence_id = Some(varint(&mut rest)?),
+            VARINT_7 => is_chunk = Some(varint(&mut rest)? != 0),
+            VARINT_8 => marker = Some(varint(&mut rest)? != 0),
+            BYTES_9 if id.is_none() => id = Some(bytes(&mut rest)?),
             _ => skip(body, &mut rest, 9)?,
         }
     }
-    send.producer_id = producer_id?;
-    send.sequence_id = sequence_id?;
-    Some(send)
+    Some(Command::Send(pb::CommandSend {
+        producer_id: producer_id?,
+        sequence_id: sequence_id?,
+        num_messages,
+        txnid_least_bits,
+        txnid_most_bits,
+        highest_sequence_id,
+        is_chunk,
+        marker,
+        message_id: optional_id(id)?,
+    }))
 }
 
-fn send_receipt(body: &[u8]) -> Option<pb::CommandSendReceipt> {
+#[inline(always)]
+fn send_receipt(body: &[u8]) -> Option<Command> {
     let (mut producer_id, mut sequence_id) = (None, None);
-    let mut receipt = pb::CommandSendReceipt::default();
+    let (mut id, mut highest_sequence_id) = (None, None);
     let mut rest = body;
     while let Some(key) = take_byte(&mut rest) {
         match key {
             VARINT_1 => producer_id = Some(varint(&mut rest)?),
             VARINT_2 => sequence_id = Some(varint(&mut rest)?),
-            BYTES_3 if receipt.message_id.is_none() => {
-                receipt.message_id = Some(message_id(bytes(&mut rest)?, NESTED_MAX)?);
-            }
-            VARINT_4 => receipt.highest_sequence_id = Some(varint(&mut rest)?),
+            BYTES_3 if id.is_none() => id = Some(bytes(&mut rest)?),
+            VARINT_4 => highest_sequence_id = Some(varint(&mut rest)?),
             _ => skip(body, &mut rest, 4)?,
         }
     }
-    receipt.producer_id = producer_id?;
-    receipt.sequence_id = sequence_id?;
-    Some(receipt)
+    Some(Command::SendReceipt(pb::CommandSendReceipt {
+        producer_id: producer_id?,
+        sequence_id: sequence_id?,
+        message_id: optional_id(id)?,
+        highest_sequence_id,
+    }))
 }
 
-fn message(body: &[u8]) -> Option<pb::CommandMessage> {
+#[inline(always)]
+fn message(body: &[u8]) -> Option<Command> {
     let (mut consumer_id, mut id) = (None, None);
     let (mut redelivery_count, mut consumer_epoch) = (None, None);
     let mut ack_set = Vec::new();
@@ -91,7 +103,7 @@ fn message(body: &[u8]) -> Option<pb::CommandMessage> {
     while let Some(key) = take_byte(&mut rest) {
         match key {
             VARINT_1 => consumer_id = Some(varint(&mut rest)?),
-            BYTES_2 if id.is_none() => id = Some(message_id(bytes(&mut rest)?, NESTED_MAX)?),
+            BYTES_2 if id.is_none() => id = Some(bytes(&mut rest)?),
             VARINT_3 => redelivery_count = Some(low_u32(varint(&mut rest)?)),
             VARINT_4 => ack_set.push(varint(&mut rest)?.cast_signed()),
             PACKED_4 => packed(bytes(&mut rest)?, &mut ack_set)?,
@@ -99,18 +111,20 @@ fn message(body: &[u8]) -> Option<pb::CommandMessage> {
             _ => skip(body, &mut rest, 5)?,
         }
     }
-    Some(pb::CommandMessage {
+    Some(Command::Message(pb::CommandMessage {
         consumer_id: consumer_id?,
-        message_id: id?,
+        message_id: message_id(id?, NESTED_MAX)?,
         redelivery_count,
         ack_set,
         consumer_epoch,
-    })
+    }))
 }
 
-fn ack(body: &[u8]) -> Option<pb::CommandAck> {
-    let (mut consumer_id, mut ack_type) = (None, None);
-    let mut ack = pb::CommandAck::default();
+#[inline(always)]
+fn ack(body: &[u8]) -> Option<Command> {
+    let (mut consumer_id, mut ack_type, mut ids) = (None, None, Vec::new());
+    let (mut validation_error, mut request_id) = (None, None);
+    let (mut txnid_least_bits, mut txnid_most_bits) = (None, None);
     let mut rest = body;
     while let Some(key) = take_byte(&mut rest) {
         match key {
@@ -119,21 +133,28 @@ fn ack(body: &[u8]) -> Option<pb::CommandAck> {
             BYTES_3 => {
                 let id = message_id(bytes(&mut rest)?, NESTED_MAX)?;
                 // Not before there is an id: a list of ids that lack their fields must cost no memory.
-                if ack.message_id.is_empty() {
-                    ack.message_id.reserve_exact(1 + further_ids(rest));
+                if ids.is_empty() {
+                    ids.reserve_exact(1 + further_ids(rest));
                 }
-                ack.message_id.push(id);
+                ids.push(id);
             }
-            VARINT_4 => ack.validation_error = Some(low_i32(varint(&mut rest)?)),
-            VARINT_6 => ack.txnid_least_bits = Some(varint(&mut rest)?),
-            VARINT_7 => ack.txnid_most_bits = Some(varint(&mut rest)?),
-            VARINT_8 => ack.request_id = Some(varint(&mut rest)?),
+            VARINT_4 => validation_error = Some(low_i32(varint(&mut rest)?)),
+            VARINT_6 => txnid_least_bits = Some(varint(&mut rest)?),
+            VARINT_7 => txnid_most_bits = Some(varint(&mut rest)?),
+            VARINT_8 => request_id = Some(varint(&mut rest)?),
             _ => skip(body, &mut rest, 8)?,
         }
     }
-    ack.consumer_id = consumer_id?;
-    ack.ack_type = ack_type?;
-    Some(ack)
+    Some(Command::Ack(pb::CommandAck {
+        consumer_id: consumer_id?,
+        ack_type: ack_type?,
+        message_id: ids,
+        validation_error,
+        properties: Vec::new(),
+        txnid_least_bits,
+        txnid_most_bits,
+        request_id,
+    }))
 }
 
 /// How many message ids follow in the rest of an ACK; an estimate where fields stand between them.
@@ -146,7 +167,8 @@ fn further_ids(mut rest: &[u8]) -> usize {
     longest.min(ids)
 }
 
-fn flow(body: &[u8]) -> Option<pb::CommandFlow> {
+#[inline(always)]
+fn flow(body: &[u8]) -> Option<Command> {
     let (mut consumer_id, mut permits) = (None, None);
     let mut rest = body;
     while let Some(key) = take_byte(&mut rest) {
@@ -156,10 +178,10 @@ fn flow(body: &[u8]) -> Option<pb::CommandFlow> {
             _ => skip(body, &mut rest, 2)?,
         }
     }
-    Some(pb::CommandFlow {
+    Some(Command::Flow(pb::CommandFlow {
         consumer_id: consumer_id?,
         message_permits: permits?,
-    })
+    }))
 }
 
 /// A message without fields.
@@ -171,33 +193,54 @@ fn empty(body: &[u8]) -> Option<()> {
     Some(())
 }
 
+#[inline(always)]
+fn optional_id(encoded: Option<&[u8]>) -> Option<Option<pb::MessageIdData>> {
+    Some(match encoded {
+        Some(encoded) => Some(message_id(encoded, NESTED_MAX)?),
+        None => None,
+    })
+}
+
 /// An id may have the id of the first chunk in it, `nested` times.
+#[inline(always)]
 fn message_id(encoded: &[u8], nested: u32) -> Option<pb::MessageIdData> {
-    let (mut ledger_id, mut entry_id) = (None, None);
-    let mut id = pb::MessageIdData::default();
+    let (mut ledger_id, mut entry_id, mut partition) = (None, None, None);
+    let (mut batch_index, mut ack_set, mut batch_size) = (None, Vec::new(), None);
+    let mut first_chunk = None;
     let mut rest = encoded;
     while let Some(key) = take_byte(&mut rest) {
         match key {
             VARINT_1 => ledger_id = Some(varint(&mut rest)?),
             VARINT_2 => entry_id = Some(varint(&mut rest)?),
-            VARINT_3 => id.partition = Some(low_i32(varint(&mut rest)?)),
-            VARINT_4 => id.batch_index = Some(low_i32(varint(&mut rest)?)),
-            VARINT_5 => id.ack_set.push(varint(&mut rest)?.cast_signed()),
-            BYTES_5 => packed(bytes(&mut rest)?, &mut id.ack_set)?,
-            VARINT_6 => id.batch_size = Some(low_i32(varint(&mut rest)?)),
-            BYTES_7 if id.first_chunk_message_id.is_none() => {
-                let first = message_id(bytes(&mut rest)?, nested.checked_sub(1)?)?;
-                id.first_chunk_message_id = Some(Box::new(first));
+            VARINT_3 => partition = Some(low_i32(varint(&mut rest)?)),
+            VARINT_4 => batch_index = Some(low_i32(varint(&mut rest)?)),
+            VARINT_5 => ack_set.push(varint(&mut rest)?.cast_signed()),
+            BYTES_5 => packed(bytes(&mut rest)?, &mut ack_set)?,
+            VARINT_6 => batch_size = Some(low_i32(varint(&mut rest)?)),
+            BYTES_7 if first_chunk.is_none() => {
+                first_chunk = Some(nested_id(bytes(&mut rest)?, nested.checked_sub(1)?)?);
             }
             _ => skip(encoded, &mut rest, 7)?,
         }
     }
-    id.ledger_id = ledger_id?;
-    id.entry_id = entry_id?;
-    Some(id)
+    Some(pb::MessageIdData {
+        ledger_id: ledger_id?,
+        entry_id: entry_id?,
+        partition,
+        batch_index,
+        ack_set,
+        batch_size,
+        first_chunk_message_id: first_chunk,
+    })
+}
+
+#[inline(never)]
+fn nested_id(encoded: &[u8], nested: u32) -> Option<Box<pb::MessageIdData>> {
+    Some(Box::new(message_id(encoded, nested)?))
 }
 
 /// A packed list: varints one behind the other.
+#[inline(never)]
 fn packed(mut encoded: &[u8], list: &mut Vec<i64>) -> Option<()> {
     while !encoded.is_empty() {
         list.push(varint(&mut encoded)?.cast_signed());

@@ -9,12 +9,16 @@
 
 mod decode;
 mod encode;
+mod metadata;
+#[cfg(test)]
+mod metadata_tests;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub(crate) use decode::decode;
 pub(crate) use encode::{body_len, put_body};
+pub use metadata::MetadataView;
 pub(crate) use writer::Writer;
 
 use crate::protocol::wire::{Fields, take_varint};
@@ -65,7 +69,13 @@ fn bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 #[cold]
 fn skip<'a>(message: &'a [u8], rest: &mut &'a [u8], known: u32) -> Option<()> {
     let start = message.len().checked_sub(rest.len() + 1)?;
-    let field = Fields::new(message.get(start..)?).next()?.ok()?;
-    *rest = message.get(start + field.end..)?;
-    (field.number > known).then_some(())
+    let number = skip_field(message.get(start..)?, rest)?;
+    (number > known).then_some(())
+}
+
+/// Skips the field that `field` starts with and returns its number; `rest` is what is behind it then.
+fn skip_field<'a>(field: &'a [u8], rest: &mut &'a [u8]) -> Option<u32> {
+    let skipped = Fields::new(field).next()?.ok()?;
+    *rest = field.get(skipped.end..)?;
+    Some(skipped.number)
 }

@@ -43,6 +43,17 @@ impl<'a, B: BufMut> Writer<'a, B> {
         }
     }
 
+    /// Writes a big-endian number.
+    #[inline]
+    pub(crate) fn fixed(&mut self, value: u32) {
+        self.reserve();
+        let place = self.buffer.get_mut(self.len..);
+        if let Some(place) = place.and_then(|place| place.first_chunk_mut()) {
+            *place = value.to_be_bytes();
+            self.len += size_of::<u32>();
+        }
+    }
+
     /// Writes a varint.
     #[inline]
     pub(crate) fn varint(&mut self, value: u64) {
