@@ -98,7 +98,8 @@ macro_rules! commands {
                 }
             }
 
-            fn generated_body_len(&self) -> usize {
+            /// The length of the sub-message by the generated code, in bytes.
+            pub(crate) fn generated_body_len(&self) -> usize {
                 match self {
                     $( Command::$variant(content) => content.encoded_len(), )+
                     Command::Unknown { .. } => 0,
@@ -263,11 +264,6 @@ impl Command {
                 source,
             }
         })
-    }
-
-    /// The length of the encoded sub-message, in bytes.
-    pub(crate) fn body_len(&self) -> usize {
-        hot::body_len(self).unwrap_or_else(|| self.generated_body_len())
     }
 
     /// Reads only the type of an encoded `BaseCommand`; its sub-messages are not looked into. The last type wins if

@@ -1,8 +1,6 @@
 //! Writing the hot commands, fields in the order of their numbers.
 // hot path
 
-use bytes::BufMut;
-
 use super::writer::Writer;
 use super::{
     BYTES_2, BYTES_3, BYTES_7, BYTES_9, VARINT_1, VARINT_2, VARINT_3, VARINT_4, VARINT_5, VARINT_6,
@@ -26,22 +24,20 @@ pub(crate) fn body_len(command: &Command) -> Option<usize> {
     })
 }
 
-/// Writes the sub-message; `false`, and nothing written, if the command is not a hot one.
+/// Writes the sub-message of a command that [`body_len`] gives a length of; nothing of others.
 #[inline]
-pub(crate) fn put_body(command: &Command, out: &mut Writer<'_, impl BufMut>) -> bool {
+pub(crate) fn put_body(command: &Command, out: &mut Writer<'_>) {
     match command {
         Command::Send(send) => put_send(send, out),
         Command::SendReceipt(receipt) => put_send_receipt(receipt, out),
         Command::Message(message) => put_message(message, out),
-        Command::Ack(ack) if ack.properties.is_empty() => put_ack(ack, out),
+        Command::Ack(ack) => put_ack(ack, out),
         Command::Flow(flow) => {
             out.field(VARINT_1, flow.consumer_id);
             out.field(VARINT_2, flow.message_permits.into());
         }
-        Command::Ping(_) | Command::Pong(_) => {}
-        _ => return false,
+        _ => {}
     }
-    true
 }
 
 fn send_len(send: &pb::CommandSend) -> usize {
@@ -56,7 +52,7 @@ fn send_len(send: &pb::CommandSend) -> usize {
         + send.message_id.as_ref().map_or(0, id_field)
 }
 
-fn put_send(send: &pb::CommandSend, out: &mut Writer<'_, impl BufMut>) {
+fn put_send(send: &pb::CommandSend, out: &mut Writer<'_>) {
     out.field(VARINT_1, send.producer_id);
     out.field(VARINT_2, send.sequence_id);
     out.optional(VARINT_3, send.num_messages.map(signed));
@@ -77,7 +73,7 @@ fn send_receipt_len(receipt: &pb::CommandSendReceipt) -> usize {
         + optional(receipt.highest_sequence_id)
 }
 
-fn put_send_receipt(receipt: &pb::CommandSendReceipt, out: &mut Writer<'_, impl BufMut>) {
+fn put_send_receipt(receipt: &pb::CommandSendReceipt, out: &mut Writer<'_>) {
     out.field(VARINT_1, receipt.producer_id);
     out.field(VARINT_2, receipt.sequence_id);
     if let Some(id) = &receipt.message_id {
@@ -94,7 +90,7 @@ fn message_len(message: &pb::CommandMessage) -> usize {
         + optional(message.consumer_epoch)
 }
 
-fn put_message(message: &pb::CommandMessage, out: &mut Writer<'_, impl BufMut>) {
+fn put_message(message: &pb::CommandMessage, out: &mut Writer<'_>) {
     out.field(VARINT_1, message.consumer_id);
     put_id(BYTES_2, &message.message_id, out);
     out.optional(VARINT_3, message.redelivery_count.map(u64::from));
@@ -114,7 +110,7 @@ fn ack_len(ack: &pb::CommandAck) -> usize {
         + optional(ack.request_id)
 }
 
-fn put_ack(ack: &pb::CommandAck, out: &mut Writer<'_, impl BufMut>) {
+fn put_ack(ack: &pb::CommandAck, out: &mut Writer<'_>) {
     out.field(VARINT_1, ack.consumer_id);
     out.field(VARINT_2, signed(ack.ack_type));
     for id in &ack.message_id {
@@ -142,7 +138,7 @@ fn id_len(id: &pb::MessageIdData) -> usize {
         + id.first_chunk_message_id.as_deref().map_or(0, id_field)
 }
 
-fn put_id(key: u8, id: &pb::MessageIdData, out: &mut Writer<'_, impl BufMut>) {
+fn put_id(key: u8, id: &pb::MessageIdData, out: &mut Writer<'_>) {
     out.field(key, id_len(id) as u64);
     out.field(VARINT_1, id.ledger_id);
     out.field(VARINT_2, id.entry_id);

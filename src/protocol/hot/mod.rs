@@ -19,7 +19,7 @@ mod writer;
 pub(crate) use decode::decode;
 pub(crate) use encode::{body_len, put_body};
 pub use metadata::MetadataView;
-pub(crate) use writer::Writer;
+pub(crate) use writer::{SLACK, Writer};
 
 use crate::protocol::wire::{Fields, take_varint};
 

@@ -1,52 +1,29 @@
-//! Writing fields into a small buffer on the stack first: one copy and one check of capacity for a whole command.
+//! Writing fields into memory of known size: one check of capacity for a whole command, and no copy.
 // hot path
-
-use bytes::BufMut;
 
 use crate::protocol::wire::varint_len;
 
-/// Collects what is written and hands it on in few pieces. [`Writer::finish`] hands on the last one.
-pub(crate) struct Writer<'a, B> {
-    out: &'a mut B,
-    buffer: [u8; SIZE],
+/// Writes to the start of a piece of memory that is [`SLACK`] bytes longer than what will be written.
+pub(crate) struct Writer<'a> {
+    buffer: &'a mut [u8],
     len: usize,
 }
 
-impl<'a, B: BufMut> Writer<'a, B> {
+impl<'a> Writer<'a> {
     #[inline]
-    pub(crate) fn new(out: &'a mut B) -> Self {
-        Writer {
-            out,
-            buffer: [0; SIZE],
-            len: 0,
-        }
+    pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
+        Writer { buffer, len: 0 }
     }
 
-    /// Hands on all that was written, and gives back where it went.
+    /// How many bytes were written.
     #[inline]
-    pub(crate) fn finish(mut self) -> &'a mut B {
-        self.flush();
-        self.out
-    }
-
-    fn flush(&mut self) {
-        self.out
-            .put_slice(self.buffer.get(..self.len).unwrap_or_default());
-        self.len = 0;
-    }
-
-    /// Makes room for the longest field.
-    #[inline]
-    fn reserve(&mut self) {
-        if self.len > SIZE - FIELD_LEN_MAX {
-            self.flush();
-        }
+    pub(crate) fn written(&self) -> usize {
+        self.len
     }
 
     /// Writes a big-endian number.
     #[inline]
     pub(crate) fn fixed(&mut self, value: u32) {
-        self.reserve();
         let place = self.buffer.get_mut(self.len..);
         if let Some(place) = place.and_then(|place| place.first_chunk_mut()) {
             *place = value.to_be_bytes();
@@ -57,14 +34,12 @@ impl<'a, B: BufMut> Writer<'a, B> {
     /// Writes a varint.
     #[inline]
     pub(crate) fn varint(&mut self, value: u64) {
-        self.reserve();
         self.put(value);
     }
 
     /// Writes a field of wire type 0, whose key is one byte.
     #[inline]
     pub(super) fn field(&mut self, key: u8, value: u64) {
-        self.reserve();
         self.put_byte(key);
         self.put(value);
     }
@@ -128,10 +103,8 @@ fn spread(value: u64) -> u64 {
     (value & 0x007f_007f_007f_007f) | (value & 0x3f80_3f80_3f80_3f80) << 1
 }
 
-/// Large enough for SEND and FLOW in one piece, and for most of the others.
-const SIZE: usize = 128;
-/// A key of one byte and a varint of ten, which is written in a piece of eight if it is shorter.
-const FIELD_LEN_MAX: usize = 11;
+/// Varints are written in pieces of eight bytes, of which the last ones may be too many.
+pub(crate) const SLACK: usize = 8;
 /// The bit of a byte that says that the varint goes on.
 const CONTINUED: u8 = 0x80;
 const CONTINUED_ALL: u64 = 0x8080_8080_8080_8080;
