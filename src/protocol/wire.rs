@@ -172,6 +172,18 @@ pub fn take_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
 
 #[inline]
 fn take_long_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
+    // Which of these it is, is guessed well, and what follows need not wait for the length to be known.
+    let (low, rest) = match **bytes {
+        [a, b, ref rest @ ..] if b < 0x80 => ([a, b, 0, 0], rest),
+        [a, b, c, ref rest @ ..] if c < 0x80 => ([a, b, c, 0], rest),
+        [a, b, c, d, ref rest @ ..] if d < 0x80 => ([a, b, c, d], rest),
+        _ => return take_longer_varint(bytes),
+    };
+    *bytes = rest;
+    Ok(gather((u32::from_le_bytes(low) & 0x7f7f_7f7f).into()))
+}
+
+fn take_longer_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
     // Up to eight bytes at once, where there are as many: the first byte without the top bit is the last of the varint.
     if let Some((word, _)) = bytes.split_first_chunk() {
         let word = u64::from_le_bytes(*word);
@@ -183,15 +195,7 @@ fn take_long_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
             return Ok(value);
         }
     }
-    // Near the end of a message.
-    let (low, rest) = match **bytes {
-        [a, b, ref rest @ ..] if b < 0x80 => ([a, b, 0, 0], rest),
-        [a, b, c, ref rest @ ..] if c < 0x80 => ([a, b, c, 0], rest),
-        [a, b, c, d, ref rest @ ..] if d < 0x80 => ([a, b, c, d], rest),
-        _ => return take_varint_bytewise(bytes),
-    };
-    *bytes = rest;
-    Ok(gather((u32::from_le_bytes(low) & 0x7f7f_7f7f).into()))
+    take_varint_bytewise(bytes)
 }
 
 /// Moves the low seven bits of each byte together.

@@ -70,17 +70,25 @@ impl<'a> Writer<'a> {
 
     #[inline]
     fn put_long(&mut self, value: u64) {
-        let len = varint_len(value);
-        if len <= size_of::<u64>() {
-            // All bytes but the last are marked as continued.
-            let marks = CONTINUED_ALL & ((1 << (8 * (len - 1))) - 1);
-            let place = self.buffer.get_mut(self.len..);
-            if let Some(place) = place.and_then(|place| place.first_chunk_mut()) {
-                *place = (spread(value) | marks).to_le_bytes();
-                self.len += len;
-            }
-        } else {
-            self.put_longest(value);
+        // The usual lengths one by one: they are guessed well, and what follows need not wait for them.
+        match value {
+            ..TWO => self.put_word(value, 2),
+            TWO..THREE => self.put_word(value, 3),
+            THREE..FOUR => self.put_word(value, 4),
+            FOUR..EIGHT => self.put_word(value, varint_len(value)),
+            _ => self.put_longest(value),
+        }
+    }
+
+    /// Writes a varint of `len` bytes, at most eight.
+    #[inline]
+    fn put_word(&mut self, value: u64, len: usize) {
+        // All bytes but the last are marked as continued.
+        let marks = CONTINUED_ALL & ((1 << (8 * (len - 1))) - 1);
+        let place = self.buffer.get_mut(self.len..);
+        if let Some(place) = place.and_then(|place| place.first_chunk_mut()) {
+            *place = (spread(value) | marks).to_le_bytes();
+            self.len += len;
         }
     }
 
@@ -97,12 +105,18 @@ impl<'a> Writer<'a> {
 }
 
 /// Spreads the low 56 bits over eight bytes, seven bits each.
+#[inline]
 fn spread(value: u64) -> u64 {
     let value = (value & 0x0fff_ffff) | (value & 0x00ff_ffff_f000_0000) << 4;
     let value = (value & 0x0000_3fff_0000_3fff) | (value & 0x0fff_c000_0fff_c000) << 2;
     (value & 0x007f_007f_007f_007f) | (value & 0x3f80_3f80_3f80_3f80) << 1
 }
 
+/// The first values that two, three, four and eight bytes are not enough for.
+const TWO: u64 = 1 << 14;
+const THREE: u64 = 1 << 21;
+const FOUR: u64 = 1 << 28;
+const EIGHT: u64 = 1 << 56;
 /// Varints are written in pieces of eight bytes, of which the last ones may be too many.
 pub(crate) const SLACK: usize = 8;
 /// The bit of a byte that says that the varint goes on.
