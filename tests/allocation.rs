@@ -16,7 +16,7 @@ use pulsegate::protocol::command::Command;
 use pulsegate::protocol::compression::{self, DECODER_STATE_MAX};
 use pulsegate::protocol::frame::{FrameDecoder, FrameLimits};
 use pulsegate::protocol::message;
-use pulsegate::protocol::proto::pulsar::{CompressionType, MessageMetadata};
+use pulsegate::protocol::proto::pulsar::{self as pb, CompressionType, MessageMetadata};
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -48,12 +48,80 @@ fn assert_peak(what: &str, bound: usize, work: impl FnOnce()) {
 
 #[test]
 fn claims_of_a_peer_cost_no_memory() {
+    hot_commands();
     frames();
     commands();
     messages();
     batches();
     blocks();
     chunks();
+}
+
+/// How many blocks `work` allocates.
+fn blocks_of(work: impl FnOnce()) -> u64 {
+    let profiler = dhat::Profiler::builder().testing().build();
+    work();
+    let blocks = dhat::HeapStats::get().total_blocks;
+    drop(profiler);
+    blocks
+}
+
+/// The commands that every message costs take no memory, but for the list of an ACK.
+fn hot_commands() {
+    let id = || pb::MessageIdData {
+        ledger_id: 300,
+        entry_id: 70_000,
+        partition: Some(-1),
+        ..Default::default()
+    };
+    let commands: [(Command, u64); 7] = [
+        (
+            pb::CommandSend {
+                num_messages: Some(100),
+                message_id: Some(id()),
+                ..Default::default()
+            }
+            .into(),
+            0,
+        ),
+        (
+            pb::CommandSendReceipt {
+                message_id: Some(id()),
+                ..Default::default()
+            }
+            .into(),
+            0,
+        ),
+        (
+            pb::CommandMessage {
+                message_id: id(),
+                ..Default::default()
+            }
+            .into(),
+            0,
+        ),
+        (
+            pb::CommandAck {
+                message_id: vec![id(); 100],
+                ..Default::default()
+            }
+            .into(),
+            1,
+        ),
+        (pb::CommandFlow::default().into(), 0),
+        (pb::CommandPing {}.into(), 0),
+        (pb::CommandPong {}.into(), 0),
+    ];
+    for (command, blocks) in commands {
+        let mut out = BytesMut::with_capacity(8 << 10);
+        assert_eq!(blocks_of(|| command.encode(&mut out)), 0, "{command:?}");
+        let bytes = out.freeze().slice(8..);
+        let decoding = || assert_eq!(Command::decode(&bytes).as_ref(), Ok(&command));
+        assert_eq!(blocks_of(decoding), blocks, "{command:?}");
+        let encoding = || assert_eq!(command.encode_command(), bytes);
+        // The buffer, and what shares it.
+        assert!(blocks_of(encoding) <= 2, "{command:?}");
+    }
 }
 
 fn frames() {

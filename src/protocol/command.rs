@@ -9,6 +9,7 @@ use bytes::Bytes;
 use prost::Message;
 use thiserror::Error;
 
+use crate::protocol::hot;
 use crate::protocol::proto::pulsar as pb;
 use crate::protocol::required::{self, Violation};
 use crate::protocol::wire::{self, Fields, Value, WireError};
@@ -90,21 +91,23 @@ macro_rules! commands {
                 }
             }
 
-            pub(crate) fn decode_body(command_type: i32, body: Bytes) -> Result<Command, prost::DecodeError> {
+            fn decode_body(command_type: i32, body: Bytes) -> Result<Command, prost::DecodeError> {
                 match command_type {
                     $( $number => Ok(Command::$variant(Message::decode(body)?)), )+
                     _ => Ok(Command::Unknown { command_type }),
                 }
             }
 
-            pub(crate) fn body_len(&self) -> usize {
+            /// The length of the sub-message by the generated code, in bytes.
+            pub(crate) fn generated_body_len(&self) -> usize {
                 match self {
                     $( Command::$variant(content) => content.encoded_len(), )+
                     Command::Unknown { .. } => 0,
                 }
             }
 
-            pub(crate) fn put_body(&self, out: &mut impl bytes::BufMut) {
+            /// Encodes the sub-message by the generated code.
+            pub(crate) fn put_generated_body(&self, out: &mut impl bytes::BufMut) {
                 match self {
                     $( Command::$variant(content) => content.encode_raw(out), )+
                     Command::Unknown { .. } => {}
@@ -232,7 +235,16 @@ impl Command {
     ///
     /// As in Pulsar's own libraries the last sub-message wins if there are several, and a missing required field is an
     /// error. Sub-messages that the type does not name are not looked at.
+    #[inline]
     pub fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
+        match hot::decode(bytes) {
+            Some(command) => Ok(command),
+            None => Command::decode_generated(bytes),
+        }
+    }
+
+    /// As [`Command::decode`], by the generated code alone: the reference for the hand-written code.
+    pub(crate) fn decode_generated(bytes: &Bytes) -> Result<Command, CommandError> {
         let command_type = Command::peek_type(bytes)?;
         if !is_known(command_type) {
             return Ok(Command::Unknown { command_type });

@@ -7,6 +7,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::protocol::command::{Command, TYPE_FIELD};
+use crate::protocol::hot::{self, SLACK, Writer};
 use crate::protocol::wire;
 
 /// The size of each of the two length fields of a frame, in bytes. They are big-endian.
@@ -21,8 +22,8 @@ impl Command {
     /// Encodes the `BaseCommand` alone, without the length fields of a frame.
     pub fn encode_command(&self) -> Bytes {
         let envelope = Envelope::of(self);
-        let mut out = BytesMut::with_capacity(envelope.len());
-        envelope.put(self, &mut out);
+        let mut out = BytesMut::with_capacity(envelope.len() + SLACK);
+        envelope.put(None, self, &mut out);
         out.freeze()
     }
 
@@ -54,10 +55,12 @@ impl Command {
         let envelope = Envelope::of(self);
         let command_len = envelope.len();
         let total_len = LENGTH_FIELD + command_len + payload_len;
-        out.reserve(2 * LENGTH_FIELD + command_len);
-        out.put_u32(u32::try_from(total_len).expect("frames are limited to far less than 4 GiB"));
-        out.put_u32(u32::try_from(command_len).expect("a command is smaller than its frame"));
-        envelope.put(self, out);
+        out.reserve(2 * LENGTH_FIELD + command_len + SLACK);
+        let lengths = [
+            u32::try_from(total_len).expect("frames are limited to far less than 4 GiB"),
+            u32::try_from(command_len).expect("a command is smaller than its frame"),
+        ];
+        envelope.put(Some(lengths), self, out);
     }
 }
 
@@ -68,6 +71,8 @@ struct Envelope {
     /// The tag of the sub-message's field; `None` for an unknown type, whose content is not known.
     body_tag: Option<u64>,
     body_len: usize,
+    /// Whether the sub-message is written by hand.
+    is_hot: bool,
 }
 
 impl Envelope {
@@ -77,10 +82,12 @@ impl Envelope {
             Command::Unknown { .. } => None,
             _ => Some(command_type << 3 | LENGTH_DELIMITED),
         };
+        let hot_len = hot::body_len(command);
         Envelope {
             command_type,
             body_tag,
-            body_len: command.body_len(),
+            body_len: hot_len.unwrap_or_else(|| command.generated_body_len()),
+            is_hot: hot_len.is_some(),
         }
     }
 
@@ -94,13 +101,34 @@ impl Envelope {
         TYPE_TAG_LEN + wire::varint_len(self.command_type) + body
     }
 
-    fn put(&self, command: &Command, out: &mut impl BufMut) {
-        out.put_u8(TYPE_TAG);
-        wire::put_varint(self.command_type, out);
+    /// Appends the command, behind the length fields of a frame if these are given.
+    fn put(&self, lengths: Option<[u32; 2]>, command: &Command, out: &mut BytesMut) {
+        let start = out.len();
+        let lengths_len = lengths.map_or(0, |lengths| lengths.len() * LENGTH_FIELD);
+        let end = start + lengths_len + self.len();
+        let written_by_hand = if self.is_hot {
+            end
+        } else {
+            end - self.body_len
+        };
+        out.resize(written_by_hand + SLACK, 0);
+        let mut writer = Writer::new(out.get_mut(start..).unwrap_or_default());
+        for length in lengths.into_iter().flatten() {
+            writer.fixed(length);
+        }
+        writer.varint(TYPE_TAG.into());
+        writer.varint(self.command_type);
         if let Some(tag) = self.body_tag {
-            wire::put_varint(tag, out);
-            wire::put_varint(self.body_len as u64, out);
-            command.put_body(out);
+            writer.varint(tag);
+            writer.varint(self.body_len as u64);
+            if self.is_hot {
+                hot::put_body(command, &mut writer);
+            }
+        }
+        debug_assert_eq!(start + writer.written(), written_by_hand);
+        out.truncate(written_by_hand);
+        if !self.is_hot {
+            command.put_generated_body(out);
         }
     }
 }

@@ -10,6 +10,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
+pub use crate::protocol::hot::MetadataView;
+
 use crate::protocol::broker_entry::{self, BrokerEntryError};
 use crate::protocol::checksum::{crc32c, crc32c_append};
 use crate::protocol::proto::pulsar::{BrokerEntryMetadata, MessageMetadata};
@@ -48,6 +50,14 @@ pub fn split_payload(message: Bytes) -> Result<MessageParts, MessageError> {
 /// [`MessageError::TooManyElements`], [`MessageError::RequiredFieldMissing`], [`MessageError::Wire`] and
 /// [`MessageError::Metadata`].
 pub fn decode_metadata(encoded: Bytes) -> Result<MessageMetadata, MessageError> {
+    match MetadataView::read(&encoded) {
+        Some(view) => Ok(view.to_metadata(&encoded)),
+        None => decode_metadata_generated(encoded),
+    }
+}
+
+/// As [`decode_metadata`], by the generated code alone: the reference for the hand-written code.
+pub(crate) fn decode_metadata_generated(encoded: Bytes) -> Result<MessageMetadata, MessageError> {
     if has_too_many_elements(&encoded) {
         return Err(MessageError::TooManyElements);
     }

@@ -14,6 +14,7 @@ pub mod encode;
 pub mod fields;
 pub mod frame;
 pub mod head;
+mod hot;
 pub mod message;
 pub mod peek;
 pub mod proto;

@@ -170,7 +170,43 @@ pub fn take_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
     }
 }
 
+#[inline]
 fn take_long_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
+    // Which of these it is, is guessed well, and what follows need not wait for the length to be known.
+    let (low, rest) = match **bytes {
+        [a, b, ref rest @ ..] if b < 0x80 => ([a, b, 0, 0], rest),
+        [a, b, c, ref rest @ ..] if c < 0x80 => ([a, b, c, 0], rest),
+        [a, b, c, d, ref rest @ ..] if d < 0x80 => ([a, b, c, d], rest),
+        _ => return take_longer_varint(bytes),
+    };
+    *bytes = rest;
+    Ok(gather((u32::from_le_bytes(low) & 0x7f7f_7f7f).into()))
+}
+
+fn take_longer_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
+    // Up to eight bytes at once, where there are as many: the first byte without the top bit is the last of the varint.
+    if let Some((word, _)) = bytes.split_first_chunk() {
+        let word = u64::from_le_bytes(*word);
+        let ends = !word & 0x8080_8080_8080_8080;
+        if ends != 0 {
+            let value = gather(word & (ends ^ (ends - 1)));
+            let len = ends.trailing_zeros() as usize / 8 + 1;
+            *bytes = bytes.get(len..).unwrap_or_default();
+            return Ok(value);
+        }
+    }
+    take_varint_bytewise(bytes)
+}
+
+/// Moves the low seven bits of each byte together.
+fn gather(word: u64) -> u64 {
+    let word = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
+    let word = (word & 0x0000_3fff_0000_3fff) | (word & 0x3fff_0000_3fff_0000) >> 2;
+    (word & 0x0fff_ffff) | (word & 0x0fff_ffff_0000_0000) >> 4
+}
+
+#[cold]
+fn take_varint_bytewise(bytes: &mut &[u8]) -> Result<u64, WireError> {
     let mut value = 0_u64;
     for (at, &byte) in bytes.iter().take(VARINT_LEN_MAX).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * at);

@@ -1,4 +1,5 @@
 //! What tests, benches and fuzz targets share. Nothing outside them uses it: the feature `testing` switches it on.
 
+pub mod codec;
 pub mod fuzz;
 pub mod scripted_broker;

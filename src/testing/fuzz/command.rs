@@ -8,11 +8,18 @@ use crate::protocol::rewrite::{self, CommandEditor};
 /// The decoder of commands: an encoded `BaseCommand`.
 ///
 /// - The type is what a peek at it says, the request id what a search for it finds.
+/// - Value or error are what the generated code gives.
 /// - What decodes, encodes to a command that decodes and encodes to the same bytes, alone and in a frame.
 pub fn command(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let peeked = Command::peek_type(&bytes);
-    let Ok(command) = Command::decode(&bytes) else {
+    let decoded = Command::decode(&bytes);
+    assert_eq!(
+        decoded,
+        Command::decode_generated(&bytes),
+        "not as the generated code"
+    );
+    let Ok(command) = decoded else {
         return;
     };
     assert_eq!(peeked, Ok(command.command_type()));

@@ -3,12 +3,13 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::Input;
 use crate::protocol::batch::{BatchBuilder, BatchLimits, BatchReader};
 use crate::protocol::broker_entry;
-use crate::protocol::message::{self, CHECKSUM_MAGIC, EncodedParts, MessageForm};
+use crate::protocol::message::{self, CHECKSUM_MAGIC, EncodedParts, MessageForm, MetadataView};
 use crate::protocol::proto::pulsar::{CompressionType, MessageMetadata};
 
 /// The splitting of a message: the payload of a SEND or MESSAGE frame.
 ///
 /// - The parts are the message: put together they are the same bytes.
+/// - The metadata is what the generated code makes of it, or the same error.
 /// - What decodes, encodes to a message with the same metadata and payload and a right checksum.
 pub fn message(data: &[u8]) {
     let whole = Bytes::copy_from_slice(data);
@@ -38,6 +39,14 @@ pub fn message(data: &[u8]) {
         joined.get(covered_at..),
         Some(&parts.headers_and_payload[..])
     );
+
+    let decoded = message::decode_metadata(parts.metadata.clone());
+    assert_eq!(
+        MetadataView::read(&parts.metadata).is_some(),
+        decoded.is_ok()
+    );
+    let generated = message::decode_metadata_generated(parts.metadata.clone());
+    assert_eq!(decoded, generated, "not as the generated code");
 
     let Ok(decoded) = message::split_payload(whole) else {
         return;
