@@ -533,11 +533,6 @@ impl<R: AsyncRead + Unpin> Driver<R> {
                     let reason = result.map_or_else(|error| CloseReason::Io(Arc::new(error)), |()| CloseReason::Local);
                     return (reason, true);
                 }
-                _ = async { ticks.as_mut().expect("checked by the branch's condition").tick().await }, if ticks.is_some() => {
-                    if let Err(reason) = self.on_keep_alive_tick() {
-                        return (reason, false);
-                    }
-                }
                 () = self.events.put(&mut self.parked), if self.parked.is_some() => {}
                 frame = self.reader.next(), if self.parked.is_none() => {
                     let result = match frame {
@@ -553,8 +548,10 @@ impl<R: AsyncRead + Unpin> Driver<R> {
         }
     }
 
-    fn on_keep_alive_tick(&mut self) -> Result<(), CloseReason> {
-        let reading = self.parked.is_none();
+    /// `late` is the time since the tick was due. Where this task or its whole process stood still, neither PING was sent nor
+    /// anything read meanwhile, and the silence is ours.
+    fn on_keep_alive_tick(&mut self, late: Duration) -> Result<(), CloseReason> {
+        let reading = self.parked.is_none() && late < TICK_LATE;
         let action = self.ended.shared.state.lock().on_keep_alive_tick(reading);
         match action {
             KeepAliveAction::Close => Err(CloseReason::KeepAliveTimeout),
@@ -575,6 +572,12 @@ impl<R: AsyncRead + Unpin> Driver<R> {
         }
         match &mut self.events {
             Events::Sink(sink) => sink.on_idle(),
+                // After the reader: what has come shows that the broker lives, however late we get to it.
+                due = async { ticks.as_mut().expect("checked by the branch's condition").tick().await }, if ticks.is_some() => {
+                    if let Err(reason) = self.on_keep_alive_tick(due.elapsed()) {
+                        return (reason, false);
+                    }
+                }
             Events::Queue(_) => Ok(()),
         }
     }
@@ -671,3 +674,5 @@ fn command_close(error: crate::protocol::command::CommandError) -> CloseReason {
 
 /// How long closing waits for a broker to take what was sent before.
 const FLUSH_ON_CLOSE: Duration = Duration::from_secs(1);
+/// A keep-alive tick that comes so much after its time says that we did not run.
+const TICK_LATE: Duration = Duration::from_secs(1);

@@ -23,6 +23,8 @@ mod connection_tests;
 mod pool_tests;
 
 pub use backoff::{Backoff, BackoffPolicy};
+mod keep_alive_tests;
+#[cfg(test)]
 pub use connection::{
     AddressCheck, ChallengeHook, Connection, ConnectionEvents, ConnectionOptions,
 };
