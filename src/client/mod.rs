@@ -17,6 +17,7 @@ pub mod pool;
 pub mod pulsar_client;
 pub(crate) mod session;
 mod sessions;
+mod settings;
 mod state;
 pub mod tls;
 
