@@ -4,6 +4,7 @@
 //! once or more (exactly once with deduplication on the topic). Start at [`Producer`]; `state.rs` holds the rules of one
 //! partition, `task.rs` the way to its broker.
 
+mod answers;
 mod base64;
 mod batch;
 mod clock;
