@@ -20,6 +20,8 @@ mod topic_producer;
 #[cfg(test)]
 mod routing_tests;
 #[cfg(test)]
+mod scripted_tests;
+#[cfg(test)]
 mod state_tests;
 
 use std::{
