@@ -83,4 +83,4 @@ fn main() -> ExitCode {
 }
 
 /// For one case.
-const CASE_TIMEOUT: Duration = Duration::from_secs(180);
+const CASE_TIMEOUT: Duration = Duration::from_secs(300);
