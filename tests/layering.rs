@@ -65,6 +65,7 @@ const DRIVERS: &[&str] = &[
     "src/app/lifecycle.rs",
     "src/client/dial.rs",
     "src/client/pool.rs",
+    "src/client/producer/clock.rs",
     "src/gateway/connection/lookup.rs",
     "src/gateway/connection/mod.rs",
     "src/gateway/forward.rs",
