@@ -92,6 +92,9 @@ pub enum CloseReason {
     /// The broker sent a command that cannot be read.
     #[error("the broker sent a malformed command: {0}")]
     Command(Arc<CommandError>),
+    /// The broker sent something that it must not send, and what both sides know is not the same any more.
+    #[error("the broker broke the protocol: {0}")]
+    Violation(&'static str),
     /// The broker sent an ERROR that concerns the whole connection.
     #[error("the broker gave up the connection: {code:?}: {message}")]
     Broker {
@@ -168,9 +171,15 @@ pub enum ClientError {
         /// The error of the last attempt.
         last: Box<ClientError>,
     },
+    /// The broker of the topic is gone and the next one not found yet.
+    #[error("not connected")]
+    NotConnected,
     /// The client, producer or consumer is closed.
     #[error("closed")]
     Closed,
+    /// The options exclude each other, or nothing could be done with them.
+    #[error("invalid options: {0}")]
+    InvalidOptions(&'static str),
 }
 
 impl From<LookupError> for ClientError {
@@ -196,11 +205,13 @@ impl ClientError {
                 _ => true,
             },
             Self::Request(RequestError::Refused { code, .. }) => is_passing(*code),
-            Self::Request(RequestError::Timeout(_) | RequestError::Closed(_)) => true,
+            Self::Request(RequestError::Timeout(_) | RequestError::Closed(_))
+            | Self::NotConnected => true,
             Self::Request(RequestError::Command(_))
             | Self::UnexpectedAnswer(_)
             | Self::Timeout { .. }
-            | Self::Closed => false,
+            | Self::Closed
+            | Self::InvalidOptions(_) => false,
         }
     }
 

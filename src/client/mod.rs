@@ -6,7 +6,9 @@
 //! Start at [`Connection`] for one broker, at [`BrokerPool`] for a cluster and at [`lookup`] for the owner of a topic.
 
 pub mod backoff;
+mod clock;
 pub mod connection;
+pub mod consumer;
 pub mod error;
 pub mod handshake;
 pub mod lookup;
@@ -26,6 +28,7 @@ pub use backoff::{Backoff, BackoffPolicy};
 pub use connection::{
     AddressCheck, ChallengeHook, Connection, ConnectionEvents, ConnectionOptions,
 };
+pub use consumer::{Consumer, ConsumerOptions, Topics};
 pub use error::{ClientError, CloseReason, ConnectError, RequestError};
 pub use lookup::{BrokerLookup, Denied, LookupClient, LookupError, LookupFailure};
 pub use message_id::MessageId;
