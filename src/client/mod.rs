@@ -15,6 +15,7 @@ pub mod lookup;
 pub mod message_id;
 pub mod pool;
 pub mod pulsar_client;
+pub mod reader;
 pub(crate) mod session;
 mod sessions;
 mod state;
@@ -34,3 +35,4 @@ pub use lookup::{BrokerLookup, Denied, LookupClient, LookupError, LookupFailure}
 pub use message_id::MessageId;
 pub use pool::{BrokerPool, PoolError};
 pub use pulsar_client::{ClientOptions, PulsarClient};
+pub use reader::{Reader, ReaderOptions};
