@@ -63,9 +63,13 @@ const MAY_USE_FILES: &[&str] = &["disk", "config", "cli", "perf"];
 /// Files that drive something: they may name threads, clocks and randomness. All others get these as arguments.
 const DRIVERS: &[&str] = &[
     "src/app/lifecycle.rs",
+    "src/client/clock.rs",
+    "src/client/consumer/discovery.rs",
+    "src/client/consumer/set.rs",
+    "src/client/consumer/task.rs",
     "src/client/dial.rs",
     "src/client/pool.rs",
-    "src/client/producer/clock.rs",
+    "src/client/reader.rs",
     "src/gateway/connection/lookup.rs",
     "src/gateway/connection/mod.rs",
     "src/gateway/forward.rs",

@@ -5,9 +5,7 @@
 //! partition, `task.rs` the way to its broker.
 
 mod answers;
-mod base64;
 mod batch;
-mod clock;
 mod entry;
 mod error;
 mod options;
@@ -45,8 +43,9 @@ pub use self::{
     topic_producer::Receipt,
 };
 
-use self::{clock::Clock, routing::Router, task::ProducerTask, topic_producer::TopicProducer};
+use self::{routing::Router, task::ProducerTask, topic_producer::TopicProducer};
 use super::{
+    clock::Clock,
     error::{ClientError, RequestError},
     handshake::server_error,
     message_id::MessageId,

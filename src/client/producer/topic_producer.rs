@@ -18,13 +18,13 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    clock::Clock,
     error::SendError,
     options::{Acknowledgement, OutgoingMessage, ProducerOptions, RawEntry, ReceiptSink, Tokens},
     state::{self, AfterSendError, Now, Outcome, Outgoing, ProducerState, StateOptions},
 };
 use crate::{
     client::{
+        clock::Clock,
         connection::Connection,
         error::CloseReason,
         handshake::server_error,
@@ -426,12 +426,7 @@ impl TopicProducer {
                 let connection = locked.link.clone();
                 (locked.armed, connection.filter(|_| locked.is_outbound_full))
             };
-            let sleep = async {
-                match deadline {
-                    Some(deadline) => self.clock.sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let sleep = self.clock.sleep_until(deadline);
             let room = async {
                 match &connection {
                     // When it closes, the producer is detached as well.
