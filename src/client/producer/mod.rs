@@ -91,7 +91,7 @@ impl PulsarClient {
         topic: &TopicName,
         options: ProducerOptions,
     ) -> Result<Producer, ClientError> {
-        Producer::open(self, topic, options, None).await
+        Box::pin(Producer::open(self, topic, options, None)).await
     }
 
     /// As [`producer`](Self::producer), with a sink for the receipts of messages that are sent with tokens.
@@ -104,7 +104,7 @@ impl PulsarClient {
         options: ProducerOptions,
         sink: Arc<dyn ReceiptSink>,
     ) -> Result<Producer, ClientError> {
-        Producer::open(self, topic, options, Some(sink)).await
+        Box::pin(Producer::open(self, topic, options, Some(sink))).await
     }
 }
 
@@ -421,7 +421,7 @@ async fn follow_partitions(inner: Weak<Inner>, interval: Duration, stop: Cancell
             let Some(inner) = inner.upgrade() else {
                 return;
             };
-            if let Err(error) = inner.update_partitions().await {
+            if let Err(error) = Box::pin(inner.update_partitions()).await {
                 warn!(topic = %inner.topic, %error, "new partitions of a topic cannot be used yet");
             }
         }
