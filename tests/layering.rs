@@ -63,6 +63,7 @@ const MAY_USE_FILES: &[&str] = &["disk", "config", "cli", "perf"];
 /// Files that drive something: they may name threads, clocks and randomness. All others get these as arguments.
 const DRIVERS: &[&str] = &[
     "src/app/lifecycle.rs",
+    "src/cli/messages/pace.rs",
     "src/client/pool.rs",
     "src/gateway/connection/lookup.rs",
     "src/gateway/connection/mod.rs",
