@@ -64,6 +64,7 @@ const MAY_USE_FILES: &[&str] = &["disk", "config", "cli", "perf"];
 const DRIVERS: &[&str] = &[
     "src/app/lifecycle.rs",
     "src/cli/messages/pace.rs",
+    "src/client/dial.rs",
     "src/client/pool.rs",
     "src/gateway/connection/lookup.rs",
     "src/gateway/connection/mod.rs",

@@ -5,8 +5,10 @@
 //!
 //! Start at [`Connection`] for one broker, at [`BrokerPool`] for a cluster and at [`lookup`] for the owner of a topic.
 
+pub mod authentication;
 pub mod backoff;
 pub mod connection;
+pub mod dial;
 pub mod error;
 pub mod handshake;
 pub mod lookup;
@@ -16,18 +18,21 @@ pub mod pulsar_client;
 pub(crate) mod session;
 mod sessions;
 mod state;
+pub mod tls;
 
 #[cfg(test)]
 mod connection_tests;
 #[cfg(test)]
+mod keep_alive_tests;
+#[cfg(test)]
 mod pool_tests;
 
+pub use authentication::{Authentication, CredentialSupplier};
 pub use backoff::{Backoff, BackoffPolicy};
-pub use connection::{
-    AddressCheck, ChallengeHook, Connection, ConnectionEvents, ConnectionOptions,
-};
+pub use connection::{AddressCheck, Connection, ConnectionEvents, ConnectionOptions};
 pub use error::{ClientError, CloseReason, ConnectError, RequestError};
 pub use lookup::{BrokerLookup, Denied, LookupClient, LookupError, LookupFailure};
 pub use message_id::MessageId;
 pub use pool::{BrokerPool, PoolError};
 pub use pulsar_client::{ClientOptions, PulsarClient};
+pub use tls::{TlsFilePaths, TlsFiles, TlsFilesError, TlsSource};

@@ -6,6 +6,7 @@
 //! Values of secret and of unknown settings are never quoted. Start at [`load_gateway`].
 
 mod build;
+mod credential;
 mod keys;
 mod problem;
 mod properties;
@@ -18,6 +19,9 @@ mod yaml;
 mod tests;
 
 pub use build::{LoadedGateway, load_gateway};
+pub use credential::{
+    CREDENTIAL_SIZE_MAX, CredentialError, CredentialSource, Secret, read_credential_file,
+};
 pub use keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 pub use problem::{ConfigErrors, Origin, Problem};
 pub use raw::{FlagValue, Sources};
