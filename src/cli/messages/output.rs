@@ -32,7 +32,7 @@ impl<W: AsyncWrite + Unpin> Output<W> {
     /// Writes a text and a line feed, and waits until both are written. Not cancel-safe: dropped, a part may be written.
     ///
     /// # Errors
-    /// When they cannot be written; see [`is_closed`].
+    /// When they cannot be written.
     pub(super) async fn line(&mut self, text: &str) -> io::Result<()> {
         let mut line = String::with_capacity(text.len() + 1);
         line.push_str(text);
@@ -57,11 +57,6 @@ impl<W: AsyncWrite + Unpin> Output<W> {
             Form { json: false, .. } => self.line(&text).await,
         }
     }
-}
-
-/// Whether the reader of a pipe has gone, such as `head`: a reason to end, not a failure.
-pub(super) fn is_closed(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::BrokenPipe
 }
 
 #[cfg(test)]
