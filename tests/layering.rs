@@ -66,6 +66,7 @@ const DRIVERS: &[&str] = &[
     "src/cli/messages/pace.rs",
     "src/client/dial.rs",
     "src/client/pool.rs",
+    "src/client/producer/clock.rs",
     "src/gateway/connection/lookup.rs",
     "src/gateway/connection/mod.rs",
     "src/gateway/forward.rs",

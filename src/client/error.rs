@@ -132,6 +132,9 @@ pub enum CloseReason {
     /// The broker asked for our credential again, and it cannot be read.
     #[error("the credential cannot be read: {0}")]
     Credential(CredentialError),
+    /// The broker sent something that it must not send, and what both sides know is not the same any more.
+    #[error("the broker broke the protocol: {0}")]
+    Violation(&'static str),
     /// The broker sent an ERROR that concerns the whole connection.
     #[error("the broker gave up the connection: {code:?}: {message}")]
     Broker {
