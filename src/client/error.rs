@@ -211,9 +211,15 @@ pub enum ClientError {
         /// The error of the last attempt.
         last: Box<ClientError>,
     },
+    /// The broker of the topic is gone and the next one not found yet.
+    #[error("not connected")]
+    NotConnected,
     /// The client, producer or consumer is closed.
     #[error("closed")]
     Closed,
+    /// The options exclude each other, or nothing could be done with them.
+    #[error("invalid options: {0}")]
+    InvalidOptions(&'static str),
 }
 
 impl From<LookupError> for ClientError {
@@ -242,11 +248,13 @@ impl ClientError {
                 _ => true,
             },
             Self::Request(RequestError::Refused { code, .. }) => is_passing(*code),
-            Self::Request(RequestError::Timeout(_) | RequestError::Closed(_)) => true,
+            Self::Request(RequestError::Timeout(_) | RequestError::Closed(_))
+            | Self::NotConnected => true,
             Self::Request(RequestError::Command(_))
             | Self::UnexpectedAnswer(_)
             | Self::Timeout { .. }
-            | Self::Closed => false,
+            | Self::Closed
+            | Self::InvalidOptions(_) => false,
         }
     }
 

@@ -7,7 +7,9 @@
 
 pub mod authentication;
 pub mod backoff;
+mod clock;
 pub mod connection;
+pub mod consumer;
 pub mod dial;
 pub mod error;
 pub mod handshake;
@@ -31,6 +33,7 @@ mod pool_tests;
 pub use authentication::{Authentication, CredentialSupplier};
 pub use backoff::{Backoff, BackoffPolicy};
 pub use connection::{AddressCheck, Connection, ConnectionEvents, ConnectionOptions};
+pub use consumer::{Consumer, ConsumerOptions, Topics};
 pub use error::{ClientError, CloseReason, ConnectError, RequestError};
 pub use lookup::{BrokerLookup, Denied, LookupClient, LookupError, LookupFailure};
 pub use message_id::MessageId;

@@ -41,8 +41,9 @@ pub(crate) trait ProducerEvents: Send + Sync {
 
 /// What a broker sends to a consumer. Called on the connection's task: never blocks.
 pub(crate) trait ConsumerEvents: Send + Sync {
-    /// An entry of the topic. An error, such as more than the permits allow, ends the connection.
-    fn on_message(&self, message: CommandMessage, entry: Bytes) -> Result<(), CloseReason>;
+    /// Entries of the topic in the order they came, at least one; takes them out of the list. An error, such as more than the
+    /// permits allow, ends the connection.
+    fn on_messages(&self, messages: &mut Vec<(CommandMessage, Bytes)>) -> Result<(), CloseReason>;
     /// ACTIVE_CONSUMER_CHANGE (PIP-146 and before): whether this consumer of a Failover subscription is the active one.
     fn on_active_change(&self, is_active: bool);
     /// REACHED_END_OF_TOPIC: nothing will ever follow what came.
@@ -82,6 +83,7 @@ impl Session {
             routes: Arc::clone(&routes),
             tls: address.tls,
             receipts: Vec::new(),
+            messages: Vec::new(),
         };
         let connection =
             Connection::open_with_sink(address, connect, options, Box::new(sink)).await?;
@@ -196,9 +198,39 @@ struct Router {
     tls: bool,
     /// Receipts of one producer that came one after another, told together.
     receipts: Vec<CommandSendReceipt>,
+    /// Entries for one consumer that came one after another, told together.
+    messages: Vec<(CommandMessage, Bytes)>,
 }
 
 impl Router {
+    /// Tells what was held back.
+    fn flush(&mut self) -> Result<(), CloseReason> {
+        self.flush_receipts()?;
+        self.flush_messages()
+    }
+
+    fn flush_messages(&mut self) -> Result<(), CloseReason> {
+        let Some((first, _)) = self.messages.first() else {
+            return Ok(());
+        };
+        let told = match self.consumer(first.consumer_id) {
+            Some(consumer) => consumer.on_messages(&mut self.messages),
+            None => Ok(()),
+        };
+        self.messages.clear();
+        told
+    }
+
+    fn on_message(&mut self, message: CommandMessage, entry: Bytes) -> Result<(), CloseReason> {
+        let is_other =
+            |(first, _): &(CommandMessage, Bytes)| first.consumer_id != message.consumer_id;
+        if self.messages.first().is_some_and(is_other) || self.messages.len() >= MESSAGES_MAX {
+            self.flush_messages()?;
+        }
+        self.messages.push((message, entry));
+        Ok(())
+    }
+
     fn flush_receipts(&mut self) -> Result<(), CloseReason> {
         let Some(first) = self.receipts.first() else {
             return Ok(());
@@ -255,11 +287,6 @@ impl Router {
         match Command::decode(&frame.command)
             .map_err(|error| CloseReason::Command(Arc::new(error)))?
         {
-            Command::Message(message) => {
-                if let Some(consumer) = self.consumer(message.consumer_id) {
-                    consumer.on_message(message, frame.payload)?;
-                }
-            }
             Command::SendError(error) => {
                 let producer = self
                     .routes
@@ -318,26 +345,27 @@ impl Router {
 
 impl FrameSink for Router {
     fn on_frame(&mut self, command_type: i32, frame: Frame) -> Result<(), CloseReason> {
-        if command_type == Type::SendReceipt as i32 {
+        if command_type == Type::SendReceipt as i32 || command_type == Type::Message as i32 {
             return match Command::decode(&frame.command)
                 .map_err(|error| CloseReason::Command(Arc::new(error)))?
             {
                 Command::SendReceipt(receipt) => self.on_receipt(receipt),
+                Command::Message(message) => self.on_message(message, frame.payload),
                 _ => Ok(()),
             };
         }
         // What came before it is told before it.
-        self.flush_receipts()?;
+        self.flush()?;
         self.on_command(frame)
     }
 
     fn on_idle(&mut self) -> Result<(), CloseReason> {
-        self.flush_receipts()
+        self.flush()
     }
 
     fn on_end(&mut self, reason: &CloseReason) {
         // Receipts that came before the end count: their messages need not be sent again.
-        let _ = self.flush_receipts();
+        let _ = self.flush();
         let (producers, consumers) = {
             let mut routes = self.routes.write();
             routes.ended = true;
@@ -357,3 +385,6 @@ impl FrameSink for Router {
 
 /// Receipts that are held back to be told together.
 const RECEIPTS_MAX: usize = 1024;
+
+/// Entries that are held back to be told together.
+const MESSAGES_MAX: usize = 1024;

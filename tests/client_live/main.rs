@@ -1,86 +1,67 @@
-//! Our client against a real cluster: `client_live --service-url URL [--run ID] [CASE ...]`.
+//! The client of `src/client/` against a running cluster: `client_live SERVICE_URL ADMIN_URL CASE...`.
 //!
-//! Without `--service-url` it does nothing, so that `cargo test` passes where no cluster runs. Prints `PASS case` or
-//! `FAIL case: why`; the exit status is not 0 when a case failed. What a case wrote is described by lines `WROTE {json}`,
-//! for `read_back.py`, which reads it with the official Python client.
+//! Each case prints `PASS case` or `FAIL case: why`; the exit status is 1 when one failed. `run.py` in this folder starts
+//! clusters, gateways and proxies and calls this. Without arguments, as `cargo test` runs it, it does nothing.
 
-#![expect(clippy::print_stdout, reason = "a program for the command line")]
+#![allow(clippy::print_stdout)]
 
-mod producer_cases;
+mod consumer_cases;
+mod context;
 
-use std::{future::Future, pin::Pin, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
-use pulsegate::{client::PulsarClient, naming::TopicName};
+use context::{Case, Context};
 
-/// What a case gets.
-#[derive(Clone)]
-struct Context {
-    client: PulsarClient,
-    /// Part of every topic name, so that runs do not meet.
-    run: String,
-    namespace: String,
+fn cases() -> Vec<(&'static str, Case)> {
+    consumer_cases::cases()
 }
-
-impl Context {
-    /// A topic of this case and run.
-    fn topic(&self, name: &str) -> TopicName {
-        let name = format!("persistent://{}/{name}-{}", self.namespace, self.run);
-        TopicName::parse(&name).expect("a valid name")
-    }
-}
-
-type CaseFuture = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
-type Case = (&'static str, fn(Context) -> CaseFuture);
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let (mut url, mut run, mut namespace) = (None, "0".to_owned(), "public/default".to_owned());
-    let mut wanted = Vec::new();
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--service-url" => url = arguments.next(),
-            "--run" => run = arguments.next().unwrap_or_default(),
-            "--namespace" => namespace = arguments.next().unwrap_or_default(),
-            _ if argument.starts_with('-') => {}
-            _ => wanted.push(argument),
-        }
-    }
-    let Some(url) = url else {
-        println!("no --service-url: nothing to do");
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"))
+        .collect();
+    let [service_url, admin_url, names @ ..] = arguments.as_slice() else {
+        println!("no cluster named: nothing to do");
         return ExitCode::SUCCESS;
     };
+    let all = cases();
+    let names: Vec<String> = if names.is_empty() {
+        all.iter().map(|(name, _)| (*name).to_owned()).collect()
+    } else {
+        names.to_vec()
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
     let mut failed = 0;
-    for (name, case) in producer_cases::CASES {
-        if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == name) {
+    for name in names {
+        let Some((_, case)) = all.iter().find(|(known, _)| *known == name) else {
+            println!("FAIL {name}: no such case");
+            failed += 1;
             continue;
-        }
-        let url = url.parse().expect("a service URL");
-        let client = PulsarClient::new(url, Default::default());
-        let context = Context {
-            client: client.clone(),
-            run: run.clone(),
-            namespace: namespace.clone(),
         };
-        let result = runtime.block_on(async {
-            tokio::time::timeout(CASE_TIMEOUT, case(context))
-                .await
-                .unwrap_or_else(|_| Err(anyhow::anyhow!("not done within {CASE_TIMEOUT:?}")))
-        });
-        client.close();
-        match result {
-            Ok(()) => println!("PASS {name}"),
-            Err(error) => {
-                failed += 1;
+        let context = Context::new(service_url, admin_url, &name);
+        let run = async { tokio::time::timeout(CASE_TIMEOUT, case(context)).await };
+        match runtime.block_on(run) {
+            Ok(Ok(())) => println!("PASS {name}"),
+            Ok(Err(error)) => {
                 println!("FAIL {name}: {error:#}");
+                failed += 1;
+            }
+            Err(_) => {
+                println!("FAIL {name}: not done in {CASE_TIMEOUT:?}");
+                failed += 1;
             }
         }
     }
-    ExitCode::from(u8::from(failed > 0))
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
-/// For one case.
 const CASE_TIMEOUT: Duration = Duration::from_secs(180);

@@ -1,0 +1,196 @@
+//! From entries to messages: checksum, decompression, batches, chunks. Pure.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::{
+    ack_set,
+    acknowledgements::Position,
+    chunks::Chunks,
+    message::{MessageView, QueuedEntry},
+    options::ConsumerOptions,
+    start::StartPosition,
+};
+use crate::protocol::{
+    batch::BatchReader,
+    compression,
+    message::{EncodedParts, MetadataView},
+    proto::pulsar::{BrokerEntryMetadata, CompressionType, command_ack::ValidationError},
+};
+
+/// Makes messages of the entries of one topic, in their order.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    topic: Arc<str>,
+    partition: Option<u32>,
+    max_message_size: usize,
+    chunks: Chunks,
+}
+
+/// An entry to decode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Input<'a> {
+    pub(crate) entry: &'a QueuedEntry,
+    /// What comes before it is left out.
+    pub(crate) start: &'a StartPosition,
+    pub(crate) now: Duration,
+}
+
+/// What became of an entry.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    /// Messages that were handed out.
+    pub(crate) messages: u32,
+    /// It cannot be read, from the first message on that was not handed out.
+    pub(crate) invalid: Option<ValidationError>,
+    /// It was the last one of a message: all entries of that.
+    pub(crate) chunks: Option<Vec<Position>>,
+    /// Entries of messages that will not be completed: acknowledge them, they are lost.
+    pub(crate) lost: Vec<Position>,
+    /// Entries of messages that will not be completed: have them delivered again.
+    pub(crate) again: Vec<Position>,
+    /// Of a batch of which the broker says that part is acknowledged: its size.
+    pub(crate) part_of: Option<u32>,
+}
+
+impl Decoder {
+    /// A decoder without incomplete messages.
+    pub(crate) fn new(topic: Arc<str>, partition: Option<u32>, options: &ConsumerOptions) -> Self {
+        Self {
+            topic,
+            partition,
+            max_message_size: options.max_message_size,
+            chunks: Chunks::new(options.chunks, options.max_message_size),
+        }
+    }
+
+    /// Forgets incomplete messages: the topic is delivered from elsewhere.
+    pub(crate) fn clear(&mut self) {
+        self.chunks.clear();
+    }
+
+    /// Hands out the messages of an entry that are wanted: not acknowledged, not before `start`.
+    pub(crate) fn decode(
+        &mut self,
+        input: Input<'_>,
+        visit: &mut dyn FnMut(MessageView<'_>),
+    ) -> Decoded {
+        let mut decoded = Decoded::default();
+        self.chunks.expire(input.now, &mut decoded);
+        if let Err(error) = self.read(input, visit, &mut decoded) {
+            decoded.invalid = Some(error);
+        }
+        decoded
+    }
+
+    fn read(
+        &mut self,
+        input: Input<'_>,
+        visit: &mut dyn FnMut(MessageView<'_>),
+        decoded: &mut Decoded,
+    ) -> Result<(), ValidationError> {
+        let Input { entry, start, .. } = input;
+        // What cannot be read at all is told as a wrong checksum, as Apache's Java client does.
+        let unreadable = |_| ValidationError::ChecksumMismatch;
+        let parts = EncodedParts::split(entry.payload.clone()).map_err(unreadable)?;
+        parts
+            .verify_checksum()
+            .map_err(|_| ValidationError::ChecksumMismatch)?;
+        let metadata =
+            MetadataView::read(&parts.metadata).ok_or(ValidationError::ChecksumMismatch)?;
+        let broker_entry = match parts.broker_entry.clone() {
+            // It is not the publisher's: a message is as good without it.
+            Some(encoded) => BrokerEntryMetadata::decode(encoded).ok(),
+            None => None,
+        };
+        let view = MessageView {
+            topic: &self.topic,
+            partition: self.partition,
+            position: entry.position(),
+            batch: None,
+            first_chunk: None,
+            redelivery_count: entry.redelivery_count,
+            metadata: &metadata,
+            single: None,
+            broker_entry: broker_entry.as_ref(),
+            payload: &parts.payload,
+        };
+        let is_chunk = metadata.num_chunks_from_msg.is_some_and(|count| count > 1);
+        if is_chunk {
+            return self.chunks.read(input, (&parts, view), visit, decoded);
+        }
+        if metadata.is_encrypted() {
+            if !start.leaves_out(entry.position(), None) {
+                decoded.messages += 1;
+                visit(view);
+            }
+            return Ok(());
+        }
+        let payload = decompress(&metadata, &parts.payload, self.max_message_size)?;
+        let view = MessageView {
+            payload: &payload,
+            ..view
+        };
+        match metadata.num_messages_in_batch {
+            Some(count) => read_batch(input, view, count, visit, decoded),
+            None => {
+                if !start.leaves_out(entry.position(), None) {
+                    decoded.messages += 1;
+                    visit(view);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn read_batch(
+    Input { entry, start, .. }: Input<'_>,
+    view: MessageView<'_>,
+    count: i32,
+    visit: &mut dyn FnMut(MessageView<'_>),
+    decoded: &mut Decoded,
+) -> Result<(), ValidationError> {
+    let malformed = |_| ValidationError::BatchDeSerializeError;
+    let size = u32::try_from(count).unwrap_or_default();
+    if !entry.ack_set.is_empty() {
+        decoded.part_of = Some(size);
+    }
+    let messages = BatchReader::new(view.payload.clone(), count).map_err(malformed)?;
+    for (index, message) in (0..).zip(messages) {
+        let (single, payload) = message.map_err(malformed)?;
+        if single.compacted_out()
+            || !ack_set::is_left(&entry.ack_set, index)
+            || start.leaves_out(entry.position(), Some(index))
+        {
+            continue;
+        }
+        decoded.messages += 1;
+        visit(MessageView {
+            batch: Some((index, size)),
+            single: Some(&single),
+            payload: &payload,
+            ..view
+        });
+    }
+    Ok(())
+}
+
+/// The payload before it was compressed.
+pub(super) fn decompress(
+    metadata: &MetadataView<'_>,
+    payload: &Bytes,
+    limit: usize,
+) -> Result<Bytes, ValidationError> {
+    let codec = CompressionType::try_from(metadata.compression.unwrap_or_default())
+        .map_err(|_| ValidationError::DecompressionError)?;
+    let claimed = metadata.uncompressed_size.unwrap_or_default();
+    compression::decompress(codec, payload, claimed, limit).map_err(|error| match error {
+        compression::CompressionError::TooLarge { .. } => {
+            ValidationError::UncompressedSizeCorruption
+        }
+        _ => ValidationError::DecompressionError,
+    })
+}

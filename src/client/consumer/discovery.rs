@@ -1,0 +1,225 @@
+//! Which topics a consumer reads, and looking for new ones: partitions that are added, topics that match a pattern.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use regex::Regex;
+use tracing::debug;
+
+use super::{
+    options::{TopicMode, Topics},
+    set::ConsumerSet,
+};
+use crate::{
+    client::{error::ClientError, pulsar_client::PulsarClient},
+    naming::{NamespaceName, TopicName},
+};
+
+/// Finds topics.
+#[derive(Debug)]
+pub(super) enum Matcher {
+    Named(Vec<TopicName>),
+    Pattern {
+        namespace: NamespaceName,
+        pattern: Regex,
+        mode: TopicMode,
+    },
+}
+
+impl Matcher {
+    pub(super) fn new(topics: Topics) -> Result<Self, ClientError> {
+        match topics {
+            Topics::One(topic) => Ok(Self::Named(vec![topic])),
+            Topics::Many(topics) => Ok(Self::Named(topics)),
+            Topics::Pattern {
+                namespace,
+                pattern,
+                mode,
+            } => {
+                // The whole name has to match, and the scheme does not count: both as in Apache's clients.
+                let pattern = pattern
+                    .split_once("://")
+                    .map_or(&*pattern, |(_, rest)| rest);
+                let pattern = Regex::new(&format!("^(?:{pattern})$"))
+                    .map_err(|_| ClientError::InvalidOptions("the pattern is malformed"))?;
+                Ok(Self::Pattern {
+                    namespace,
+                    pattern,
+                    mode,
+                })
+            }
+        }
+    }
+
+    pub(super) fn is_pattern(&self) -> bool {
+        matches!(self, Self::Pattern { .. })
+    }
+
+    /// The topics there are, partitions one by one.
+    pub(super) async fn find(
+        &self,
+        client: &PulsarClient,
+        create: bool,
+    ) -> Result<Vec<TopicName>, ClientError> {
+        match self {
+            Self::Named(topics) => {
+                let mut found = BTreeSet::new();
+                for topic in topics {
+                    found.extend(partitions_of(client, topic, create).await?);
+                }
+                Ok(found.into_iter().collect())
+            }
+            Self::Pattern {
+                namespace,
+                pattern,
+                mode,
+            } => {
+                let names = retry(client, || {
+                    client.lookups().topics_of_namespace(namespace, *mode)
+                })
+                .await?;
+                let names = names.iter().filter_map(|name| TopicName::parse(name).ok());
+                Ok(names.filter(|name| matches(pattern, name)).collect())
+            }
+        }
+    }
+}
+
+/// Whether the name without its scheme, of a partition that of its topic, matches.
+fn matches(pattern: &Regex, name: &TopicName) -> bool {
+    let name = name.partitioned_topic().to_string();
+    let name = name.split_once("://").map_or(&*name, |(_, rest)| rest);
+    pattern.is_match(name)
+}
+
+/// The partitions of a topic, or the topic itself.
+async fn partitions_of(
+    client: &PulsarClient,
+    topic: &TopicName,
+    create: bool,
+) -> Result<Vec<TopicName>, ClientError> {
+    if topic.partition().is_some() {
+        return Ok(vec![topic.clone()]);
+    }
+    let lookups = client.lookups();
+    let count = if create {
+        retry(client, || lookups.partitions_or_create(topic)).await?
+    } else {
+        retry(client, || lookups.partitions(topic)).await?
+    };
+    if count == 0 {
+        return Ok(vec![topic.clone()]);
+    }
+    if count > PARTITIONS_MAX {
+        return Err(ClientError::InvalidOptions(
+            "the broker claims more partitions than a topic can have",
+        ));
+    }
+    let names =
+        (0..count).map(|partition| TopicName::parse(&format!("{topic}-partition-{partition}")));
+    names
+        .collect::<Result<_, _>>()
+        .map_err(|_| ClientError::InvalidOptions("the name of the topic is too long"))
+}
+
+/// Tries while the error may pass, within the client's `operation_timeout`.
+async fn retry<T, F: Future<Output = Result<T, crate::client::LookupError>>>(
+    client: &PulsarClient,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, ClientError> {
+    let limit = client.options().operation_timeout;
+    let mut last = ClientError::NotConnected;
+    let attempts = async {
+        let delays = crate::client::Backoff::new(client.options().backoff, rand::random());
+        for delay in delays {
+            match attempt().await.map_err(ClientError::from) {
+                Err(error) if error.is_retryable() => last = error,
+                result => return result,
+            }
+            tokio::time::sleep(delay).await;
+        }
+        Err(ClientError::NotConnected)
+    };
+    let result = client
+        .stop()
+        .run_until_cancelled(tokio::time::timeout(limit, attempts))
+        .await;
+    match result {
+        None => Err(ClientError::Closed),
+        Some(Ok(result)) => result,
+        Some(Err(_)) => Err(ClientError::Timeout {
+            limit,
+            last: Box::new(last),
+        }),
+    }
+}
+
+/// Looks for new topics from time to time while the consumer is there.
+pub(super) struct Discovery {
+    matcher: Matcher,
+    set: Weak<ConsumerSet>,
+    interval: Duration,
+    stop: tokio_util::sync::CancellationToken,
+}
+
+impl Discovery {
+    /// `None` where there cannot be new ones.
+    pub(super) fn new(matcher: Matcher, set: &Arc<ConsumerSet>) -> Option<Self> {
+        let options = &set.shared.options;
+        let interval = match &matcher {
+            Matcher::Pattern { .. } => Some(options.pattern_discovery),
+            // Partitions can only be added to topics that have some.
+            Matcher::Named(_)
+                if set
+                    .topics()
+                    .iter()
+                    .any(|topic| topic.name.partition().is_some()) =>
+            {
+                options.auto_update_partitions
+            }
+            Matcher::Named(_) => None,
+        };
+        Some(Self {
+            matcher,
+            set: Arc::downgrade(set),
+            interval: interval?.max(INTERVAL_MIN),
+            stop: set.stop_token().clone(),
+        })
+    }
+
+    pub(super) async fn run(self) {
+        let stop = self.stop.clone();
+        let _ = stop.run_until_cancelled(self.look_again_and_again()).await;
+    }
+
+    async fn look_again_and_again(self) {
+        loop {
+            tokio::time::sleep(self.interval).await;
+            let Some(set) = self.set.upgrade() else {
+                return;
+            };
+            let found = match self.matcher.find(&set.client, false).await {
+                Ok(found) => found,
+                Err(error) => {
+                    debug!(%error, "cannot look for new topics");
+                    continue;
+                }
+            };
+            if self.matcher.is_pattern() {
+                set.retain(&found);
+            }
+            if let Err(error) = set.add(found).await {
+                debug!(%error, "cannot subscribe to a new topic");
+            }
+        }
+    }
+}
+
+/// More partitions than Pulsar allows by far; keeps a claim from becoming memory.
+const PARTITIONS_MAX: u32 = 100_000;
+
+/// The shortest time between two looks.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
