@@ -207,6 +207,8 @@ pub enum LookupError {
 #[derive(Debug, Clone)]
 pub struct LookupClient {
     pool: BrokerPool,
+    /// Which of the brokers' `advertisedListeners` answers should name (`advertised_listener_name`, PIP-61).
+    listener_name: Option<Arc<str>>,
     /// Whether the last answer said so.
     through_service_url: Arc<AtomicBool>,
 }
@@ -216,8 +218,16 @@ impl LookupClient {
     pub fn new(pool: BrokerPool) -> Self {
         Self {
             pool,
+            listener_name: None,
             through_service_url: Arc::default(),
         }
+    }
+
+    /// The same, asking for this advertised listener.
+    #[must_use]
+    pub fn with_listener_name(mut self, name: Option<&str>) -> Self {
+        self.listener_name = name.map(Arc::from);
+        self
     }
 
     /// Whether brokers are reached through the service URL, as far as lookups have told.
@@ -233,6 +243,7 @@ impl LookupClient {
         let command = Command::from(CommandLookupTopic {
             topic: topic.to_string(),
             authoritative: Some(false),
+            advertised_listener_name: self.listener_name.as_deref().map(str::to_owned),
             ..CommandLookupTopic::default()
         });
         let frame = follow(

@@ -20,6 +20,7 @@ pub mod producer;
 pub mod pulsar_client;
 pub(crate) mod session;
 mod sessions;
+mod settings;
 mod state;
 pub mod tls;
 

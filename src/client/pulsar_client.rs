@@ -113,7 +113,8 @@ impl PulsarClient {
         );
         Self {
             shared: Arc::new(Shared {
-                lookups: LookupClient::new(pool.clone()),
+                lookups: LookupClient::new(pool.clone())
+                    .with_listener_name(options.listener_name.as_deref()),
                 pool,
                 sessions,
                 next_id: AtomicU64::new(0),
