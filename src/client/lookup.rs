@@ -25,9 +25,10 @@ use crate::{
         fields,
         frame::Frame,
         proto::pulsar::{
-            CommandGetSchema, CommandGetTopicsOfNamespace, CommandLookupTopic, CommandLookupTopicResponse,
-            CommandPartitionedTopicMetadata, Schema, ServerError, command_get_topics_of_namespace::Mode,
-            command_lookup_topic_response::LookupType, command_partitioned_topic_metadata_response,
+            CommandGetSchema, CommandGetTopicsOfNamespace, CommandLookupTopic,
+            CommandLookupTopicResponse, CommandPartitionedTopicMetadata, Schema, ServerError,
+            command_get_topics_of_namespace::Mode, command_lookup_topic_response::LookupType,
+            command_partitioned_topic_metadata_response,
         },
         rewrite::CommandEditor,
         server_error::UserFacingError,

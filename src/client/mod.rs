@@ -18,6 +18,7 @@ pub mod message_id;
 pub mod pool;
 pub mod producer;
 pub mod pulsar_client;
+pub mod reader;
 pub(crate) mod session;
 mod sessions;
 mod settings;

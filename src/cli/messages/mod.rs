@@ -18,7 +18,6 @@ mod text;
 mod topic_schemas;
 
 use std::fmt::Display;
-use std::future::Future;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -30,8 +29,14 @@ pub use produce_args::ProduceArgs;
 pub use receive_args::{ConsumeArgs, ReadArgs};
 pub(super) use spelling::from_pulsar_client;
 
-use self::output::{Form, Output};
-use super::{EXIT_INTERRUPTED, EXIT_USAGE};
+use self::{
+    output::{Form, Output},
+    problems::WrongArguments,
+};
+use super::{
+    EXIT_INTERRUPTED, EXIT_USAGE,
+    client_args::{ClientArgs, ClientArgsError, ClientTarget},
+};
 use crate::{
     app::Shutdown,
     client::{
@@ -43,22 +48,44 @@ use crate::{
     telemetry::{self, LogError, LogFormat, LogSettings, check_level},
 };
 
-/// How the commands talk.
+/// What the commands have in common.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Output")]
-struct OutputArgs {
-    /// temporary
-    #[arg(long, default_value = "pulsar://localhost:6650/")]
-    url: String,
+struct CommonArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// [-ml] Without effect: what is not sent yet is bounded by 64 MiB for each partition.
+    #[arg(long, value_name = "SIZE", help_heading = "Connection")]
+    memory_limit: Option<String>,
     /// One JSON object a message, for programs.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// No summary at the end.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     quiet: bool,
     /// What to log to standard error: error, warn, info, debug, trace, off, or a list of target=level.
-    #[arg(long, value_name = "LEVEL", env = "PULSEGATE_LOG", default_value = "warn", value_parser = parse_level)]
+    #[arg(long, value_name = "LEVEL", env = "PULSEGATE_LOG", default_value = "warn", value_parser = parse_level,
+        help_heading = "Output")]
     log_level: String,
+}
+
+impl CommonArgs {
+    /// The cluster, and what the command is to do, if nothing is wrong with either.
+    fn with<T>(
+        &self,
+        settings: Result<T, WrongArguments>,
+    ) -> Result<(ClientTarget, T), WrongArguments> {
+        match (self.client.target(), settings) {
+            (Ok(target), Ok(settings)) => Ok((target, settings)),
+            (Ok(_), Err(wrong)) => Err(wrong),
+            (Err(error), settings) => {
+                let wrong = settings.err().unwrap_or_else(WrongArguments::none);
+                Err(match error {
+                    ClientArgsError::Settings(errors) => wrong.and(errors.problems),
+                    error @ ClientArgsError::TlsFiles(_) => wrong.and([error]),
+                })
+            }
+        }
+    }
 }
 
 /// Why a command did not do all that it was told to.
@@ -94,17 +121,15 @@ impl ProduceArgs {
     /// Sends messages, and returns the exit code of the process.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let settings = match self.settings() {
-            Ok(settings) => settings,
-            Err(problems) => return refuse(&problems),
+        let (target, settings) = match self.common.with(self.settings()) {
+            Ok(right) => right,
+            Err(wrong) => return refuse(&wrong),
         };
         run(
-            &self.output,
+            &self.common,
+            target,
             ("producing", "produced"),
-            async |session| {
-                let Session { client, output, stop, count } = session;
-                send::send(client, &settings, output, stop, count).await
-            },
+            async |session| send::send(session, &settings).await,
         )
     }
 }
@@ -113,17 +138,15 @@ impl ConsumeArgs {
     /// Consumes messages, and returns the exit code of the process.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let settings = match self.settings() {
-            Ok(settings) => settings,
-            Err(problems) => return refuse(&problems),
+        let (target, settings) = match self.common.with(self.settings()) {
+            Ok(right) => right,
+            Err(wrong) => return refuse(&wrong),
         };
         run(
-            &self.output,
+            &self.common,
+            target,
             ("consuming", "consumed"),
-            async |session| {
-                let Session { client, output, stop, count } = session;
-                receive::consume(client, &settings, output, stop, count).await
-            },
+            async |session| receive::consume(session, &settings).await,
         )
     }
 }
@@ -132,25 +155,20 @@ impl ReadArgs {
     /// Reads messages, and returns the exit code of the process.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let settings = match self.settings() {
-            Ok(settings) => settings,
-            Err(problems) => return refuse(&problems),
+        let (target, settings) = match self.common.with(self.settings()) {
+            Ok(right) => right,
+            Err(wrong) => return refuse(&wrong),
         };
-        run(
-            &self.output,
-            ("reading", "read"),
-            async |session| {
-                let Session { client, output, stop, count } = session;
-                receive::read(client, &settings, output, stop, count).await
-            },
-        )
+        run(&self.common, target, ("reading", "read"), async |session| {
+            receive::read(session, &settings).await
+        })
     }
 }
 
 /// What a command works with.
-struct Session<'a> {
+struct Session<'a, W> {
     client: &'a PulsarClient,
-    output: &'a mut Output<Stdout>,
+    output: &'a mut Output<W>,
     /// Cancelled by the first signal.
     stop: &'a CancellationToken,
     /// Messages so far, for the summary.
@@ -164,9 +182,10 @@ fn parse_level(text: &str) -> Result<String, LogError> {
 /// Runs a command with a client until it is done or a signal ends it: the first one in order, with a summary, the second
 /// one at once. `words` are what it does to messages, while it does and once it has done.
 fn run(
-    arguments: &OutputArgs,
+    arguments: &CommonArgs,
+    target: ClientTarget,
     words: (&str, &str),
-    work: impl AsyncFnOnce(Session<'_>) -> Result<(), CommandError>,
+    work: impl AsyncFnOnce(Session<'_, Stdout>) -> Result<(), CommandError>,
 ) -> ExitCode {
     let log = telemetry::init_logging(&LogSettings {
         level: arguments.log_level.clone(),
@@ -195,7 +214,7 @@ fn run(
             signals.requested().await;
         };
         tokio::select! {
-            code = with_client(arguments, words, &stop, work) => code,
+            code = with_client(arguments, target, words, &stop, work) => code,
             () = interrupted => ExitCode::from(EXIT_INTERRUPTED),
         }
     });
@@ -205,15 +224,16 @@ fn run(
 }
 
 async fn with_client(
-    arguments: &OutputArgs,
+    arguments: &CommonArgs,
+    target: ClientTarget,
     (doing, done): (&str, &str),
     stop: &CancellationToken,
-    work: impl AsyncFnOnce(Session<'_>) -> Result<(), CommandError>,
+    work: impl AsyncFnOnce(Session<'_, Stdout>) -> Result<(), CommandError>,
 ) -> ExitCode {
-    let client = PulsarClient::new(
-        arguments.url.parse().expect("temporary"),
-        crate::client::ClientOptions::default(),
-    );
+    for warning in &target.warnings {
+        tracing::warn!("{warning}");
+    }
+    let client = PulsarClient::new(target.service_url, target.options);
     let mut output = Output::new(
         tokio::io::stdout(),
         Form {

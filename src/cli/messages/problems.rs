@@ -11,7 +11,7 @@ pub(in crate::cli) struct Problems {
 
 /// All that is wrong with the arguments. `Display` prints a line for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WrongArguments {
+pub(in crate::cli) struct WrongArguments {
     lines: Vec<String>,
 }
 
@@ -103,6 +103,20 @@ impl Problems {
             Some(value) if self.lines.is_empty() => Ok(value),
             _ => Err(WrongArguments { lines: self.lines }),
         }
+    }
+}
+
+impl WrongArguments {
+    /// The same with further problems, each of which names its place.
+    pub(in crate::cli) fn and(mut self, further: impl IntoIterator<Item = impl Display>) -> Self {
+        let further = further.into_iter().map(|problem| problem.to_string());
+        self.lines.extend(further);
+        self
+    }
+
+    /// Nothing wrong so far.
+    pub(in crate::cli) fn none() -> Self {
+        Self { lines: Vec::new() }
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use clap::Args;
 
 use super::{
-    OutputArgs,
+    CommonArgs,
     problems::{Problems, WrongArguments},
     schema::{self, KeyValueEncoding, PayloadSchema},
 };
@@ -70,7 +70,7 @@ pub struct ProduceArgs {
     #[arg(long, value_name = "URI")]
     encryption_key_value: Option<String>,
     #[command(flatten)]
-    pub(super) output: OutputArgs,
+    pub(super) common: CommonArgs,
 }
 
 /// What `produce` is to do.

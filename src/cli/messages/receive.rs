@@ -4,18 +4,19 @@ use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CommandError,
+    CommandError, Session,
     output::Output,
     pace::Pace,
     receive_args::{
         ConsumeSettings, EncryptedAction, ReadSettings, ReceiveSettings, Source, SubscriptionType,
     },
+    schema::Shown,
     text::{BOUNDARY, MessageView},
     topic_schemas::TopicSchemas,
 };
 use crate::{
     client::{
-        PulsarClient,
+        ClientError, PulsarClient,
         consumer::{
             AckError, Consumer, ConsumerOptions, InitialPosition, ReceiveError, ReceivedMessage,
             SeekTo, SubscriptionType as ClientSubscriptionType, TopicMode, Topics,
@@ -31,12 +32,15 @@ use crate::{
 /// # Errors
 /// With the first thing that fails.
 pub(super) async fn consume<W: AsyncWrite + Unpin>(
-    client: &PulsarClient,
+    session: Session<'_, W>,
     settings: &ConsumeSettings,
-    output: &mut Output<W>,
-    stop: &CancellationToken,
-    count: &mut u64,
 ) -> Result<(), CommandError> {
+    let Session {
+        client,
+        output,
+        stop,
+        count,
+    } = session;
     let topics = match &settings.source {
         Source::Topic(topic) => Topics::One(topic.clone()),
         Source::Pattern(text) => pattern(text).map_err(CommandError::Pattern)?,
@@ -47,17 +51,19 @@ pub(super) async fn consume<W: AsyncWrite + Unpin>(
         () = stop.cancelled() => return Ok(()),
         consumer = client.consumer(topics, options) => consumer?,
     };
-    let received = tokio::select! {
-        biased;
-        () = stop.cancelled() => Ok(()),
-        received = async {
-            if let Some(time) = settings.start_time {
-                consumer.seek(SeekTo::Time(time)).await?;
-            }
-            let source = Incoming::Consumer(&consumer);
-            let receiving = Receiving { client, settings: &settings.receive, end_time: settings.end_time };
-            receiving.run(source, output, count).await
-        } => received,
+    let receiving = Receiving {
+        client,
+        settings: &settings.receive,
+        end_time: settings.end_time,
+        stop,
+    };
+    let received = match seek(&consumer, settings.start_time, stop).await {
+        Ok(()) => {
+            receiving
+                .run(Incoming::Consumer(&consumer), output, count)
+                .await
+        }
+        Err(error) => Err(error.into()),
     };
     // Sends the acknowledgements that were collected.
     consumer.close().await;
@@ -69,15 +75,18 @@ pub(super) async fn consume<W: AsyncWrite + Unpin>(
 /// # Errors
 /// With the first thing that fails.
 pub(super) async fn read<W: AsyncWrite + Unpin>(
-    client: &PulsarClient,
+    session: Session<'_, W>,
     settings: &ReadSettings,
-    output: &mut Output<W>,
-    stop: &CancellationToken,
-    count: &mut u64,
 ) -> Result<(), CommandError> {
+    let Session {
+        client,
+        output,
+        stop,
+        count,
+    } = session;
     let receive = &settings.receive;
     let mut options = ReaderOptions::new(settings.start.clone());
-    options.start_message_inclusive = settings.inclusive;
+    options.start_inclusive = settings.inclusive;
     if let Some(size) = receive.queue_size {
         options.receiver_queue_size = size;
     }
@@ -94,14 +103,27 @@ pub(super) async fn read<W: AsyncWrite + Unpin>(
         client,
         settings: receive,
         end_time: None,
+        stop,
     };
-    let received = tokio::select! {
-        biased;
-        () = stop.cancelled() => Ok(()),
-        received = receiving.run(Incoming::Reader(&reader), output, count) => received,
-    };
+    let received = receiving
+        .run(Incoming::Reader(&reader), output, count)
+        .await;
     reader.close().await;
     received
+}
+
+/// Goes to the first message that was published at this time or later, unless `stop` comes first.
+async fn seek(
+    consumer: &Consumer,
+    time: Option<u64>,
+    stop: &CancellationToken,
+) -> Result<(), ClientError> {
+    let Some(time) = time else { return Ok(()) };
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => Ok(()),
+        sought = consumer.seek(SeekTo::Time(time)) => sought,
+    }
 }
 
 fn consumer_options(settings: &ConsumeSettings) -> ConsumerOptions {
@@ -142,7 +164,10 @@ fn pattern(text: &str) -> Result<Topics, NameError> {
         (Some(tenant), Some(namespace), Some(_)) => {
             (format!("{tenant}/{namespace}"), rest.to_owned())
         }
-        _ => ("public/default".to_owned(), format!("public/default/{rest}")),
+        _ => (
+            "public/default".to_owned(),
+            format!("public/default/{rest}"),
+        ),
     };
     Ok(Topics::Pattern {
         namespace: NamespaceName::parse(&namespace)?,
@@ -161,7 +186,7 @@ impl Incoming<'_> {
     async fn next(&self) -> Result<ReceivedMessage, ReceiveError> {
         match self {
             Self::Consumer(consumer) => consumer.recv().await,
-            Self::Reader(reader) => reader.next().await,
+            Self::Reader(reader) => reader.recv().await,
         }
     }
 
@@ -177,6 +202,8 @@ struct Receiving<'a> {
     client: &'a PulsarClient,
     settings: &'a ReceiveSettings,
     end_time: Option<u64>,
+    /// Ends what waits. What a message is printed and acknowledged with is not cut: one that was seen would come again.
+    stop: &'a CancellationToken,
 }
 
 impl Receiving<'_> {
@@ -189,8 +216,11 @@ impl Receiving<'_> {
         let mut pace = Pace::new(self.settings.rate);
         let mut schemas = TopicSchemas::new(self.client);
         while self.settings.count.is_none_or(|wanted| *count < wanted) {
-            pace.next().await;
-            let message = source.next().await?;
+            let message = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                message = async { pace.next().await; source.next().await } => message?,
+            };
             if self.end_time.is_some_and(|end| message.publish_time > end) {
                 break;
             }
@@ -204,7 +234,12 @@ impl Receiving<'_> {
                     EncryptedAction::Consume => {}
                 }
             }
-            self.print(&message, &mut schemas, output, *count + 1)
+            let shown = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                shown = self.by_schema(&message, &mut schemas) => shown?,
+            };
+            self.print(&message, shown.as_ref(), output, *count + 1)
                 .await?;
             *count += 1;
             // Only what was shown is acknowledged; what was not comes again.
@@ -213,20 +248,27 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    async fn print<W: AsyncWrite + Unpin>(
+    async fn by_schema(
         &self,
         message: &ReceivedMessage,
         schemas: &mut TopicSchemas<'_>,
+    ) -> Result<Option<Shown>, CommandError> {
+        if self.settings.by_schema && !self.settings.style.hide_content {
+            schemas.show(message).await
+        } else {
+            Ok(None)
+        }
+    }
+
+    async fn print<W: AsyncWrite + Unpin>(
+        &self,
+        message: &ReceivedMessage,
+        shown: Option<&Shown>,
         output: &mut Output<W>,
         number: u64,
     ) -> Result<(), CommandError> {
         let style = self.settings.style;
         let json = output.form().json;
-        let shown = if self.settings.by_schema && !style.hide_content {
-            schemas.show(message).await?
-        } else {
-            None
-        };
         let lines = if json || !style.hide_content {
             let view = MessageView {
                 topic: &message.topic,
@@ -246,7 +288,7 @@ impl Receiving<'_> {
                 replicated_from: message.replicated_from.as_deref(),
                 schema_version: message.schema_version.as_deref(),
                 payload: (!message.is_null).then_some(&*message.payload),
-                shown: shown.as_ref(),
+                shown,
             };
             if json {
                 view.for_programs(style)
@@ -279,7 +321,11 @@ mod tests {
             ("a/b/c/d.*", ("a/b", "a/b/c/d.*", TopicMode::Persistent)),
             (
                 "c.*",
-                ("public/default", "public/default/c.*", TopicMode::Persistent),
+                (
+                    "public/default",
+                    "public/default/c.*",
+                    TopicMode::Persistent,
+                ),
             ),
             (
                 "non-persistent://a/b/(x|y)",

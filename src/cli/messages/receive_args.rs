@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{
-    OutputArgs,
+    CommonArgs,
     problems::{Problems, WrongArguments},
     produce_args::topic,
     text::Style,
@@ -43,7 +43,7 @@ pub struct ConsumeArgs {
     #[command(flatten)]
     receive: ReceiveArgs,
     #[command(flatten)]
-    pub(super) output: OutputArgs,
+    pub(super) common: CommonArgs,
 }
 
 /// Arguments of `read`; names and meaning are those of `pulsar-client read`.
@@ -61,7 +61,7 @@ pub struct ReadArgs {
     #[command(flatten)]
     receive: ReceiveArgs,
     #[command(flatten)]
-    pub(super) output: OutputArgs,
+    pub(super) common: CommonArgs,
 }
 
 /// What `consume` and `read` have in common.

@@ -371,11 +371,11 @@ impl Shown {
     pub(super) fn text(&self, bytes: &impl Fn(&[u8]) -> String) -> String {
         let part = |part: &Option<Self>| match part {
             None => "{value=NULL}".to_owned(),
-            Some(Self::Bytes(raw)) => format!("{{value={}, type=class [B}}", bytes(raw)),
             Some(shown) => shown.text(bytes),
         };
         match self {
-            Self::Bytes(raw) => bytes(raw),
+            // It makes text of the bytes before it asks for the class.
+            Self::Bytes(raw) => format!("{{value={}, type=class java.lang.String}}", bytes(raw)),
             Self::Primitive(primitive, value) => {
                 let class = primitive.java_class();
                 format!("{{value={}, type=class {class}}}", java_text(value))
@@ -559,11 +559,11 @@ mod tests {
         );
         assert_eq!(
             shown(Some(both.clone()), &inline(Some(b"k"), b"v"), None),
-            "{key={value=k, type=class java.lang.String}, value={value=v, type=class [B}}"
+            "{key={value=k, type=class java.lang.String}, value={value=v, type=class java.lang.String}}"
         );
         assert_eq!(
             shown(Some(both), &inline(None, b"v"), None),
-            "{key={value=NULL}, value={value=v, type=class [B}}"
+            "{key={value=NULL}, value={value=v, type=class java.lang.String}}"
         );
         let of = |kind: Type| {
             Some(Schema {
@@ -575,7 +575,10 @@ mod tests {
             shown(of(Type::Int32), &[0xff; 4], None),
             "{value=-1, type=class java.lang.Integer}"
         );
-        assert_eq!(shown(of(Type::None), b"raw", None), "raw");
+        assert_eq!(
+            shown(of(Type::None), b"raw", None),
+            "{value=raw, type=class java.lang.String}"
+        );
     }
 
     #[test]

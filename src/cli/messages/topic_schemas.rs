@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use bytes::Bytes;
 
 use super::{
@@ -16,7 +17,7 @@ use crate::{
 /// What brokers said of the schemas of topics, by topic and version.
 pub(super) struct TopicSchemas<'a> {
     client: &'a PulsarClient,
-    /// `None` where there is no schema, or none that is read here.
+    /// `None` for a schema that is not read here.
     known: HashMap<(String, Option<Bytes>), Option<ReceivedSchema>>,
 }
 
@@ -28,8 +29,8 @@ impl<'a> TopicSchemas<'a> {
         }
     }
 
-    /// The payload by its schema; `None` when there is none, or when the payload does not fit it, which is logged: the
-    /// payload is then shown as it is.
+    /// The payload by its schema; `None` when that is not read here or does not fit, which is logged: the payload is then
+    /// shown as it is. Without a schema it is bytes.
     ///
     /// # Errors
     /// When the schema cannot be asked for.
@@ -56,11 +57,14 @@ impl<'a> TopicSchemas<'a> {
                 .lookups()
                 .schema(&topic, message.schema_version.clone())
                 .await?;
-            let schema = schema.and_then(|schema| {
+            let schema = schema.map_or(Ok(ReceivedSchema::Bytes), |schema| {
                 ReceivedSchema::read(&schema)
-                    .inspect_err(|error| tracing::warn!(%topic, "payloads are shown as they are: {error}"))
-                    .ok()
             });
+            let schema = schema
+                .inspect_err(
+                    |error| tracing::warn!(%topic, "payloads are shown as they are: {error}"),
+                )
+                .ok();
             self.known.insert(place.clone(), schema);
         }
         let Some(Some(schema)) = self.known.get(&place) else {
@@ -68,8 +72,7 @@ impl<'a> TopicSchemas<'a> {
         };
         let key = message.key.as_deref().map(|key| {
             if message.is_key_base64 {
-                use base64::Engine as _;
-                let decoded = base64::engine::general_purpose::STANDARD.decode(key);
+                let decoded = BASE64.decode(key);
                 decoded.unwrap_or_else(|_| key.as_bytes().to_vec())
             } else {
                 key.as_bytes().to_vec()
