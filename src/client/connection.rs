@@ -193,16 +193,20 @@ impl Connection {
         options: ConnectionOptions,
         events: Events,
     ) -> Result<Self, ConnectError> {
-        match open_stream(address, &options).await? {
-            Stream::Plain(stream) => {
-                let (reader, writer) = stream.into_split();
-                Self::start(reader, writer, connect, options, events).await
+        // Boxed: the handshakes are large, and this is part of the task of every producer and consumer.
+        Box::pin(async move {
+            match open_stream(address, &options).await? {
+                Stream::Plain(stream) => {
+                    let (reader, writer) = stream.into_split();
+                    Self::start(reader, writer, connect, options, events).await
+                }
+                Stream::Tls(stream) => {
+                    let (reader, writer) = tokio::io::split(stream);
+                    Self::start(reader, writer, connect, options, events).await
+                }
             }
-            Stream::Tls(stream) => {
-                let (reader, writer) = tokio::io::split(stream);
-                Self::start(reader, writer, connect, options, events).await
-            }
-        }
+        })
+        .await
     }
 
     /// Makes a connection of the two halves of any stream: performs the handshake and starts the task.

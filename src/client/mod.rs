@@ -31,6 +31,8 @@ mod connection_tests;
 mod keep_alive_tests;
 #[cfg(test)]
 mod pool_tests;
+#[cfg(test)]
+mod session_tests;
 
 pub use authentication::{Authentication, CredentialSupplier};
 pub use backoff::{Backoff, BackoffPolicy};
