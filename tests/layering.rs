@@ -71,6 +71,7 @@ const DRIVERS: &[&str] = &[
     "src/client/consumer/task.rs",
     "src/client/pool.rs",
     "src/client/producer/clock.rs",
+    "src/client/reader.rs",
     "src/gateway/connection/lookup.rs",
     "src/gateway/connection/mod.rs",
     "src/gateway/forward.rs",

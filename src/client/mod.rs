@@ -44,4 +44,5 @@ pub use message_id::MessageId;
 pub use pool::{BrokerPool, PoolError};
 pub use producer::{OutgoingMessage, Producer, ProducerOptions, Receipt, SendError};
 pub use pulsar_client::{ClientOptions, PulsarClient};
+pub use reader::{Reader, ReaderOptions};
 pub use tls::{TlsFilePaths, TlsFiles, TlsFilesError, TlsSource};

@@ -75,6 +75,25 @@ impl Context {
         Ok(String::from_utf8(output.stdout)?)
     }
 
+    /// Runs `pulsar.py kill` or `start` for `FOLDER:NAME`.
+    pub(crate) async fn peer(&self, arguments: &[&str; 2]) -> Result<()> {
+        let [verb, peer] = *arguments;
+        let (folder, name) = peer.rsplit_once(':').context("FOLDER:NAME")?;
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/pulsar.py");
+        let arguments = [script, verb, folder, name].map(str::to_owned);
+        let output = tokio::task::spawn_blocking(move || {
+            std::process::Command::new("python3")
+                .args(arguments)
+                .output()
+        })
+        .await?
+        .context("cannot run pulsar.py")?;
+        if !output.status.success() {
+            bail!("pulsar.py: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
     /// Publishes `message-0` to `message-{count - 1}` with the official client; further options of `helper.py produce`.
     pub(crate) async fn produce(
         &self,

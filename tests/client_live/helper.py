@@ -1,12 +1,13 @@
 """What the cases of client_live need of others: the official Python client to publish, and the admin API.
 
     helper.py SERVICE_URL ADMIN_URL produce TOPIC COUNT [--batch N] [--compression NAME] [--size BYTES] [--chunked]
-              [--key FORMAT] [--from N] [--delay MS] [--null]
+              [--key FORMAT] [--from N] [--pause SECONDS] [--null]
     helper.py SERVICE_URL ADMIN_URL admin METHOD PATH [JSON]
 """
 
 import argparse
 import sys
+import time
 import urllib.request
 
 
@@ -22,7 +23,7 @@ def produce(arguments):
         options.update(chunking_enabled=True)
     producer = client.create_producer(
         arguments.topic, compression_type=getattr(pulsar.CompressionType, arguments.compression),
-        block_if_queue_full=True, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution, **options)
+        block_if_queue_full=True, send_timeout_millis=0, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution, **options)
     failures = []
 
     def sent(result, _id):
@@ -36,6 +37,8 @@ def produce(arguments):
         more = {"partition_key": arguments.key % number} if arguments.key else {}
         if arguments.null:
             content = ""
+        if arguments.pause:
+            time.sleep(arguments.pause)
         producer.send_async(content.encode(), sent, properties={"number": str(number)},
                             event_timestamp=1000 + number, **more)
     producer.flush()
@@ -68,6 +71,7 @@ def main():
     verb.add_argument("--key")
     verb.add_argument("--from", type=int, default=0, dest="start")
     verb.add_argument("--null", action="store_true")
+    verb.add_argument("--pause", type=float)
     verb = verbs.add_parser("admin")
     verb.set_defaults(run=admin)
     verb.add_argument("method")

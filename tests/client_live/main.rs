@@ -64,4 +64,4 @@ fn main() -> ExitCode {
     }
 }
 
-const CASE_TIMEOUT: Duration = Duration::from_secs(180);
+const CASE_TIMEOUT: Duration = Duration::from_secs(300);

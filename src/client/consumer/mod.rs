@@ -15,6 +15,8 @@ mod options;
 mod ready;
 mod receiving;
 mod redelivery;
+#[cfg(test)]
+mod scripted_tests;
 mod set;
 mod start;
 mod state;

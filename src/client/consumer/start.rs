@@ -41,11 +41,6 @@ impl StartPosition {
         }
     }
 
-    /// Whether there was no seek to a message of the topic.
-    pub(crate) fn is_initial(&self) -> bool {
-        self.id.as_ref().is_none_or(|id| id.is_latest())
-    }
-
     /// Whether it is behind every message that was there.
     pub(crate) fn is_latest(&self) -> bool {
         self.id.as_ref().is_some_and(MessageId::is_latest)

@@ -40,6 +40,7 @@ pub(crate) struct BeforeSeek {
     consumed: Option<Consumed>,
     start: StartPosition,
     sought_by_time: bool,
+    has_sought: bool,
 }
 
 /// The broker sent more than it was permitted to.
@@ -71,6 +72,7 @@ pub(crate) struct State {
     consumed: Option<Consumed>,
     start: StartPosition,
     sought_by_time: bool,
+    has_sought: bool,
     acknowledgements: Acknowledgements,
     negative: Delayed,
     unacknowledged: Option<Delayed>,
@@ -133,6 +135,7 @@ impl State {
                 )
             },
             sought_by_time: false,
+            has_sought: false,
             acknowledgements: Acknowledgements::new(options.ack_grouping, options.batch_index_ack),
             negative: Delayed::new(options.negative_ack_delay),
             unacknowledged: options.ack_timeout.map(Delayed::new),
@@ -194,9 +197,9 @@ impl State {
         }
     }
 
-    /// Whether it is the first attachment of a consumer that nothing was delivered to, or one that did not begin yet.
+    /// Whether nothing was handed out and nobody has sought: it begins where its options say.
     pub(crate) fn is_untouched(&self) -> bool {
-        self.consumed.is_none() && !self.sought_by_time && self.start.is_initial()
+        self.consumed.is_none() && !self.has_sought
     }
 
     /// What SUBSCRIBE says of the epoch. Only where everything is delivered again at once there is one.
@@ -403,6 +406,7 @@ impl State {
             consumed: self.consumed,
             start: self.start.clone(),
             sought_by_time: self.sought_by_time,
+            has_sought: self.has_sought,
         };
         self.is_seeking = true;
         self.begin_anew();
@@ -415,6 +419,7 @@ impl State {
         }
         self.consumed = None;
         self.has_ended = false;
+        self.has_sought = true;
         self.sought_by_time = id.is_none();
         self.start = match id {
             Some(id) if self.is_durable => StartPosition::in_entry(id, self.inclusive),
@@ -432,6 +437,7 @@ impl State {
         self.consumed = before.consumed;
         self.start = before.start;
         self.sought_by_time = before.sought_by_time;
+        self.has_sought = before.has_sought;
     }
 
     /// Whether there is a message behind what was consumed. `last` is the last one of the topic with its batch index,
@@ -583,11 +589,16 @@ impl State {
         self.acknowledgements.deadline()
     }
 
-    /// Whether collected acknowledgements have to be sent now.
+    /// Whether collected acknowledgements have to be sent now: at their time, and before something is delivered again, so
+    /// that it is not what was acknowledged.
     pub(crate) fn acks_due(&self, now: Duration) -> bool {
-        self.acknowledgements
-            .deadline()
-            .is_some_and(|deadline| deadline <= now)
+        let is_due = |deadline: Option<Duration>| deadline.is_some_and(|deadline| deadline <= now);
+        let redelivers = self.redeliver_all
+            || !self.redeliver.is_empty()
+            || is_due(self.negative.deadline())
+            || is_due(self.unacknowledged.as_ref().and_then(Delayed::deadline));
+        let collected = self.acknowledgements.deadline();
+        is_due(collected) || (redelivers && collected.is_some())
     }
 }
 

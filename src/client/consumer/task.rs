@@ -203,11 +203,11 @@ impl TopicTask {
             pairs.iter().map(pair).collect()
         };
         let inner = self.topic.inner.lock();
-        // Going back in time is for the first time: later the position is known.
+        // Back from when the consumer was made, and only until something was received: then the position is known.
         let rollback = options
             .start_rollback
             .filter(|_| inner.state.is_untouched())
-            .map(|rollback| rollback.as_secs());
+            .map(|rollback| rollback.saturating_add(self.topic.clock.now()).as_secs());
         CommandSubscribe {
             topic: self.topic.text.to_string(),
             subscription: options.subscription.clone(),
