@@ -64,4 +64,5 @@ fn main() -> ExitCode {
     }
 }
 
+/// For one case.
 const CASE_TIMEOUT: Duration = Duration::from_secs(300);

@@ -477,6 +477,10 @@ async fn disturbed(context: Context) -> anyhow::Result<()> {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
+            println!(
+                "STOPPED {topic}: {index} sent, {} without receipt",
+                producer.pending()
+            );
             producer.flush().await?;
             for receipt in receipts {
                 receipt.await?;

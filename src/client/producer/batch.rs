@@ -38,6 +38,8 @@ pub(crate) struct Batches<C> {
     single: SingleMetadataWriter,
     /// Room for completions, from a batch that was sent.
     spare: Vec<C>,
+    /// The length of the last batch in bytes: the next one will be like it.
+    last_len: usize,
 }
 
 /// What is to be added to a batch: a message, or several that differ in nothing but their sequence ids.
@@ -59,6 +61,7 @@ impl<C> Batches<C> {
             bytes: 0,
             single: SingleMetadataWriter::default(),
             spare: Vec::new(),
+            last_len: 0,
         }
     }
 
@@ -118,10 +121,10 @@ impl<C> Batches<C> {
         } else {
             Bytes::new()
         };
-        let spare = &mut self.spare;
+        let (spare, room) = (&mut self.spare, self.last_len);
         let batch = self.open.entry(key).or_insert_with(|| Batch {
             metadata: addition.metadata.clone(),
-            payload: BytesMut::new(),
+            payload: BytesMut::with_capacity(room),
             last_len: 0,
             completions: std::mem::take(spare),
             first_sequence_id: sequence_id,
@@ -143,6 +146,7 @@ impl<C> Batches<C> {
 
     /// Takes all batches, in the order in which they are to be sent.
     pub(crate) fn take(&mut self) -> Vec<Batch<C>> {
+        self.last_len = self.bytes.checked_div(self.open.len()).unwrap_or_default();
         self.messages = 0;
         self.bytes = 0;
         let mut batches: Vec<_> = std::mem::take(&mut self.open).into_values().collect();

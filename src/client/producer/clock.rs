@@ -25,7 +25,11 @@ impl Clock {
 
     /// Waits until the time since the start is `deadline`. Cancel-safe.
     pub(crate) async fn sleep_until(self, deadline: Duration) {
-        tokio::time::sleep_until(self.start + deadline).await;
+        match self.start.checked_add(deadline) {
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
+            // No clock reaches it.
+            None => std::future::pending().await,
+        }
     }
 
     /// Now, in milliseconds since 1970, as messages carry it.

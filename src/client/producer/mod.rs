@@ -4,6 +4,7 @@
 //! once or more (exactly once with deduplication on the topic). Start at [`Producer`]; `state.rs` holds the rules of one
 //! partition, `task.rs` the way to its broker.
 
+mod answers;
 mod base64;
 mod batch;
 mod clock;
@@ -18,6 +19,8 @@ mod topic_producer;
 
 #[cfg(test)]
 mod routing_tests;
+#[cfg(test)]
+mod scripted_tests;
 #[cfg(test)]
 mod state_tests;
 
