@@ -74,15 +74,17 @@ impl ProducerEvents for Recorder {
 }
 
 impl ConsumerEvents for Recorder {
-    fn on_message(&self, message: CommandMessage, entry: Bytes) -> Result<(), CloseReason> {
-        self.tell(&format!(
-            "message {} {entry:?}",
-            message.message_id.entry_id
-        ));
-        match &entry[..] {
-            b"too much" => Err(CloseReason::KeepAliveTimeout),
-            _ => Ok(()),
+    fn on_messages(&self, messages: &mut Vec<(CommandMessage, Bytes)>) -> Result<(), CloseReason> {
+        for (message, entry) in messages.drain(..) {
+            self.tell(&format!(
+                "message {} {entry:?}",
+                message.message_id.entry_id
+            ));
+            if &entry[..] == b"too much" {
+                return Err(CloseReason::KeepAliveTimeout);
+            }
         }
+        Ok(())
     }
 
     fn on_active_change(&self, is_active: bool) {
