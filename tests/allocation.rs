@@ -14,6 +14,10 @@ use pulsegate::protocol::batch::BatchReader;
 use pulsegate::protocol::chunk::{Assembler, AssemblerLimits};
 use pulsegate::protocol::command::Command;
 use pulsegate::protocol::compression::{self, DECODER_STATE_MAX};
+use pulsegate::protocol::encode::{
+    MessageHead, Position, put_cumulative_ack, put_individual_ack, put_message_head,
+    put_send_frame, put_send_head,
+};
 use pulsegate::protocol::frame::{FrameDecoder, FrameLimits};
 use pulsegate::protocol::message;
 use pulsegate::protocol::proto::pulsar::{self as pb, CompressionType, MessageMetadata};
@@ -122,6 +126,30 @@ fn hot_commands() {
         // The buffer, and what shares it.
         assert!(blocks_of(encoding) <= 2, "{command:?}");
     }
+    let position = Position {
+        ledger_id: 300,
+        entry_id: 70_000,
+        partition: None,
+    };
+    let send = pb::CommandSend {
+        num_messages: Some(100),
+        ..Default::default()
+    };
+    let head = MessageHead {
+        consumer_id: 7,
+        position,
+        redelivery_count: Some(1),
+        consumer_epoch: None,
+    };
+    let mut out = BytesMut::with_capacity(8 << 10);
+    let writing = || {
+        put_send_frame(&send, b"metadata", &[7; 1000], &mut out);
+        put_send_head(&send, b"metadata", &[7; 1000], &mut out);
+        put_message_head(head, 1000, &mut out);
+        put_individual_ack(7, &[position; 100], Some(1), &mut out);
+        put_cumulative_ack(7, position, None, &mut out);
+    };
+    assert_eq!(blocks_of(writing), 0);
 }
 
 fn frames() {

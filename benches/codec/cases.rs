@@ -4,7 +4,11 @@ use std::hint::black_box;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
+use pulsegate::protocol::checksum::{crc32c, crc32c_append};
 use pulsegate::protocol::command::Command;
+use pulsegate::protocol::encode::{
+    MessageHead, Position, put_individual_ack, put_message_head, put_send_frame,
+};
 use pulsegate::protocol::message::{MetadataView, decode_metadata};
 use pulsegate::protocol::proto::pulsar as pb;
 use pulsegate::testing::codec::{decode_generated, decode_metadata_generated};
@@ -32,6 +36,12 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(decoding(&name, bytes));
         cases.push(encoding(&name, command, envelope));
     }
+    cases.extend([
+        publishing(),
+        pushing(),
+        acknowledging(1),
+        acknowledging(100),
+    ]);
     for (name, metadata) in metadata() {
         let bytes = Bytes::from(metadata.encode_to_vec());
         let len = bytes.len();
@@ -106,12 +116,108 @@ fn encoding(name: &str, command: Command, envelope: pb::BaseCommand) -> Case {
         name: format!("encode {name}"),
         by_hand: into_buffer(move |out| black_box(&command).encode(out)),
         generated: None,
+        library: into_buffer(move |out| put_generated(black_box(&envelope), 0, out)),
+    }
+}
+
+/// Writes a frame head by the generated code.
+fn put_generated(envelope: &pb::BaseCommand, payload_len: usize, out: &mut BytesMut) {
+    let len = u32::try_from(envelope.encoded_len()).unwrap_or(u32::MAX);
+    let payload_len = u32::try_from(payload_len).unwrap_or(u32::MAX);
+    out.extend_from_slice(&(len + 4 + payload_len).to_be_bytes());
+    out.extend_from_slice(&len.to_be_bytes());
+    envelope.encode_raw(out);
+}
+
+// From numbers to bytes: what a client or broker does that keeps no command.
+
+fn publishing() -> Case {
+    let [(_, metadata), _] = metadata();
+    let metadata = metadata.encode_to_vec();
+    let payload = vec![b'x'; 100];
+    let command = || pb::CommandSend {
+        producer_id: black_box(7),
+        sequence_id: black_box(1_234_567),
+        num_messages: black_box(Some(100)),
+        highest_sequence_id: black_box(Some(1_234_666)),
+        ..Default::default()
+    };
+    let (same_metadata, same_payload) = (metadata.clone(), payload.clone());
+    Case {
+        name: "publish, 100 bytes of payload".to_owned(),
+        by_hand: into_buffer(move |out| put_send_frame(&command(), &metadata, &payload, out)),
+        generated: None,
         library: into_buffer(move |out| {
-            let envelope = black_box(&envelope);
-            let len = u32::try_from(envelope.encoded_len()).unwrap_or(u32::MAX);
-            out.extend_from_slice(&(len + 4).to_be_bytes());
-            out.extend_from_slice(&len.to_be_bytes());
-            envelope.encode_raw(out);
+            let (metadata, payload) = (black_box(&same_metadata), black_box(&same_payload));
+            let send = pb::BaseCommand {
+                send: Some(Box::new(command())),
+                ..of(pb::base_command::Type::Send)
+            };
+            let len = u32::try_from(metadata.len())
+                .unwrap_or(u32::MAX)
+                .to_be_bytes();
+            put_generated(&send, 10 + metadata.len() + payload.len(), out);
+            let checksum = crc32c_append(crc32c_append(crc32c(&len), metadata), payload);
+            out.extend_from_slice(&[0x0e, 0x01]);
+            out.extend_from_slice(&checksum.to_be_bytes());
+            out.extend_from_slice(&len);
+            out.extend_from_slice(metadata);
+            out.extend_from_slice(payload);
+        }),
+    }
+}
+
+fn pushing() -> Case {
+    Case {
+        name: "push, the head".to_owned(),
+        by_hand: into_buffer(|out| {
+            let head = MessageHead {
+                consumer_id: black_box(7),
+                position: position(black_box(40_000)),
+                redelivery_count: black_box(Some(0)),
+                consumer_epoch: None,
+            };
+            put_message_head(head, 1000, out);
+        }),
+        generated: None,
+        library: into_buffer(|out| {
+            let message = pb::CommandMessage {
+                consumer_id: black_box(7),
+                message_id: id(black_box(40_000)),
+                redelivery_count: black_box(Some(0)),
+                ..Default::default()
+            };
+            let message = pb::BaseCommand {
+                message: Some(Box::new(message)),
+                ..of(pb::base_command::Type::Message)
+            };
+            put_generated(&message, 1000, out);
+        }),
+    }
+}
+
+fn acknowledging(ids: u64) -> Case {
+    let positions: Vec<_> = (0..ids).map(|n| position(40_000 + n)).collect();
+    let same_positions = positions.clone();
+    Case {
+        name: format!("acknowledge {ids}"),
+        by_hand: into_buffer(move |out| {
+            put_individual_ack(black_box(7), black_box(&positions), Some(90_000), out);
+        }),
+        generated: None,
+        library: into_buffer(move |out| {
+            let positions = black_box(&same_positions);
+            let ack = pb::CommandAck {
+                consumer_id: black_box(7),
+                message_id: positions.iter().map(|at| id(at.entry_id)).collect(),
+                request_id: Some(90_000),
+                ..Default::default()
+            };
+            let ack = pb::BaseCommand {
+                ack: Some(Box::new(ack)),
+                ..of(pb::base_command::Type::Ack)
+            };
+            put_generated(&ack, 0, out);
         }),
     }
 }
@@ -146,12 +252,23 @@ fn id(entry_id: u64) -> pb::MessageIdData {
     }
 }
 
-fn commands() -> Vec<(&'static str, pb::BaseCommand)> {
-    use pb::base_command::Type;
-    let of = |r#type: Type| pb::BaseCommand {
+fn position(entry_id: u64) -> Position {
+    Position {
+        ledger_id: 123_456,
+        entry_id,
+        partition: Some(3),
+    }
+}
+
+fn of(r#type: pb::base_command::Type) -> pb::BaseCommand {
+    pb::BaseCommand {
         r#type: r#type.into(),
         ..Default::default()
-    };
+    }
+}
+
+fn commands() -> Vec<(&'static str, pb::BaseCommand)> {
+    use pb::base_command::Type;
     let ack = |ids: u64| pb::BaseCommand {
         ack: Some(Box::new(pb::CommandAck {
             consumer_id: 7,

@@ -1,9 +1,10 @@
 //! What it costs to decode and encode the hot commands and message metadata, by hand and by generated code, in one run.
 //!
-//! `cargo bench --bench codec -- [--rounds N] [--millis N] [--json]`. Rounds of the contestants take turns, and figures
+//! `cargo bench --bench codec -- [--rounds N] [--millis N] [--case NAME] [--json]`. Rounds of the contestants take turns, and figures
 //! are medians over rounds: nanoseconds per operation, and how many times as long the generated code takes. `library`
 //! is prost over the whole `BaseCommand` with boxed fields, which checks no required field; `generated` is the way of
-//! the cold commands here: one sub-message, required fields checked. Without `--bench` (as in `cargo test --benches`)
+//! the cold commands here: one sub-message, required fields checked. "Encode" starts from a command that is there;
+//! "publish", "push" and "acknowledge" start from numbers, so that of the library it takes the boxes as well. Without `--bench` (as in `cargo test --benches`)
 //! everything runs for a moment.
 
 #![expect(
@@ -29,6 +30,9 @@ struct Arguments {
     /// Length of one round in milliseconds.
     #[arg(long, default_value_t = 20)]
     millis: u64,
+    /// Only cases whose name contains this; may be given several times.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
     /// Print one JSON document instead of a table.
     #[arg(long)]
     json: bool,
@@ -45,12 +49,18 @@ fn main() {
         Arguments {
             rounds: 1,
             millis: 1,
+            cases: Vec::new(),
             json: false,
             bench: false,
         }
     };
+    let wanted = |case: &&Case| {
+        let mut names = arguments.cases.iter();
+        arguments.cases.is_empty() || names.any(|name| case.name.contains(name))
+    };
     let results: Vec<Measured> = cases()
         .iter()
+        .filter(wanted)
         .map(|case| measure(case, &arguments))
         .collect();
     if arguments.json {

@@ -1,6 +1,9 @@
-//! The monotonic time that pure states are told.
+//! The clocks and the randomness that states of producers and consumers are told, since they have none themselves.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    time::{Duration, SystemTime},
+};
 
 use tokio::time::Instant;
 
@@ -33,5 +36,18 @@ impl Clock {
                 None => std::future::pending().await,
             }
         }
+    }
+
+    /// Now, in milliseconds since 1970, as messages carry it.
+    pub(crate) fn publish_time(&self) -> u64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |since| {
+            u64::try_from(since.as_millis()).unwrap_or_default()
+        })
+    }
+
+    /// A number that nobody can guess.
+    pub(crate) fn random(&self) -> u64 {
+        rand::random()
     }
 }

@@ -237,10 +237,7 @@ impl Command {
     /// error. Sub-messages that the type does not name are not looked at.
     #[inline]
     pub fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
-        match hot::decode(bytes) {
-            Some(command) => Ok(command),
-            None => Command::decode_generated(bytes),
-        }
+        hot::decode_or(bytes, || Command::decode_generated(bytes))
     }
 
     /// As [`Command::decode`], by the generated code alone: the reference for the hand-written code.
@@ -303,6 +300,12 @@ pub(crate) fn body_of(command: &[u8], command_type: i32) -> Result<Option<&[u8]>
     }
     Ok(found)
 }
+
+/// A command is moved a few times on its way, and every variant is as large as the largest that is not boxed.
+const _: () = assert!(
+    size_of::<Command>() <= 160,
+    "box what is larger than a SEND"
+);
 
 /// The number of the field `type` in `BaseCommand`.
 pub(crate) const TYPE_FIELD: u32 = 1;

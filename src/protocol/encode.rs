@@ -6,8 +6,13 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+pub use crate::protocol::hot::{MessageHead, Position};
+
+use crate::protocol::checksum::{crc32c, crc32c_append};
 use crate::protocol::command::{Command, TYPE_FIELD};
 use crate::protocol::hot::{self, SLACK, Writer};
+use crate::protocol::message::CHECKSUM_MAGIC;
+use crate::protocol::proto::pulsar as pb;
 use crate::protocol::wire;
 
 /// The size of each of the two length fields of a frame, in bytes. They are big-endian.
@@ -28,8 +33,9 @@ impl Command {
     }
 
     /// Appends a whole frame without payload: both length fields and the command.
+    #[inline]
     pub fn encode(&self, out: &mut BytesMut) {
-        self.encode_with_payload(&[], out);
+        self.encode_head(0, out);
     }
 
     /// Appends a whole frame: both length fields, the command, and `payload` in one piece.
@@ -51,7 +57,15 @@ impl Command {
     /// # Panics
     ///
     /// As [`Command::encode_with_payload`].
+    #[inline]
     pub fn encode_head(&self, payload_len: usize, out: &mut BytesMut) {
+        if !hot::put_head(self, payload_len, out) {
+            self.encode_any_head(payload_len, out);
+        }
+    }
+
+    /// As [`Command::encode_head`], for commands of any length and type.
+    fn encode_any_head(&self, payload_len: usize, out: &mut BytesMut) {
         let envelope = Envelope::of(self);
         let command_len = envelope.len();
         let total_len = LENGTH_FIELD + command_len + payload_len;
@@ -61,6 +75,126 @@ impl Command {
             u32::try_from(command_len).expect("a command is smaller than its frame"),
         ];
         envelope.put(Some(lengths), self, out);
+    }
+}
+
+/// Appends a SEND frame: the command, a checksum, the encoded `MessageMetadata` and the payload. Allocates nothing where
+/// `out` has room.
+///
+/// # Panics
+/// When the frame would reach 4 GiB; frames are limited to far less.
+#[inline]
+pub fn put_send_frame(send: &pb::CommandSend, metadata: &[u8], payload: &[u8], out: &mut BytesMut) {
+    // The command, the sizes and the checksum take less than what is asked for in addition.
+    out.reserve(SEND_HEAD_USUAL + metadata.len() + payload.len());
+    put_send_head(send, metadata, payload, out);
+    out.extend_from_slice(payload);
+}
+
+/// As [`put_send_frame`] without the payload, which the caller sends behind it and need not copy.
+///
+/// # Panics
+/// As [`put_send_frame`].
+#[inline]
+pub fn put_send_head(send: &pb::CommandSend, metadata: &[u8], payload: &[u8], out: &mut BytesMut) {
+    let metadata_len = u32::try_from(metadata.len())
+        .expect("frames are limited to far less than 4 GiB")
+        .to_be_bytes();
+    let checksum = crc32c_append(crc32c_append(crc32c(&metadata_len), metadata), payload);
+    let message_len = CHECKSUM_LEN + LENGTH_FIELD + metadata.len() + payload.len();
+    if !hot::put_send(send, message_len, out) {
+        Command::Send(send.clone()).encode_any_head(message_len, out);
+    }
+    let [a, b] = CHECKSUM_MAGIC.to_be_bytes();
+    let [c, d, e, f] = checksum.to_be_bytes();
+    let [g, h, i, j] = metadata_len;
+    out.extend_from_slice(&[a, b, c, d, e, f, g, h, i, j]);
+    out.extend_from_slice(metadata);
+}
+
+/// Appends a MESSAGE frame up to the entry, which the caller sends behind it: `entry_len` bytes.
+///
+/// # Panics
+/// As [`put_send_frame`].
+#[inline]
+pub fn put_message_head(head: MessageHead, entry_len: usize, out: &mut BytesMut) {
+    if !hot::put_message_head(head, entry_len, out) {
+        let message = pb::CommandMessage {
+            consumer_id: head.consumer_id,
+            message_id: head.position.into(),
+            redelivery_count: head.redelivery_count,
+            ack_set: Vec::new(),
+            consumer_epoch: head.consumer_epoch,
+        };
+        Command::Message(message).encode_any_head(entry_len, out);
+    }
+}
+
+/// Appends an ACK frame of single entries. A `request_id` asks the broker for an answer.
+///
+/// # Panics
+/// As [`put_send_frame`].
+#[inline]
+pub fn put_individual_ack(
+    consumer_id: u64,
+    positions: &[Position],
+    request_id: Option<u64>,
+    out: &mut BytesMut,
+) {
+    put_ack(
+        pb::command_ack::AckType::Individual,
+        consumer_id,
+        positions,
+        request_id,
+        out,
+    );
+}
+
+/// Appends an ACK frame of an entry and all before it. A `request_id` asks the broker for an answer.
+#[inline]
+pub fn put_cumulative_ack(
+    consumer_id: u64,
+    position: Position,
+    request_id: Option<u64>,
+    out: &mut BytesMut,
+) {
+    put_ack(
+        pb::command_ack::AckType::Cumulative,
+        consumer_id,
+        &[position],
+        request_id,
+        out,
+    );
+}
+
+#[inline(always)]
+fn put_ack(
+    ack_type: pb::command_ack::AckType,
+    consumer_id: u64,
+    positions: &[Position],
+    request_id: Option<u64>,
+    out: &mut BytesMut,
+) {
+    let mut ack = pb::CommandAck {
+        consumer_id,
+        ack_type: ack_type.into(),
+        request_id,
+        ..Default::default()
+    };
+    if !hot::put_positions_ack(&ack, positions, out) {
+        ack.message_id = positions.iter().copied().map(Into::into).collect();
+        Command::Ack(ack).encode_any_head(0, out);
+    }
+}
+
+impl From<Position> for pb::MessageIdData {
+    fn from(position: Position) -> Self {
+        pb::MessageIdData {
+            ledger_id: position.ledger_id,
+            entry_id: position.entry_id,
+            partition: position.partition,
+            ..Default::default()
+        }
     }
 }
 
@@ -133,6 +267,10 @@ impl Envelope {
     }
 }
 
+/// The magic number of a checksum, and the checksum.
+const CHECKSUM_LEN: usize = 6;
+/// What a frame of SEND has before the metadata, and some more; a longer command makes the buffer grow once more.
+const SEND_HEAD_USUAL: usize = 192;
 /// Wire type of messages.
 const LENGTH_DELIMITED: u64 = 2;
 /// The tag of `BaseCommand.type`: its number and the wire type of varints, 0.

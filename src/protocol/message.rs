@@ -14,6 +14,7 @@ pub use crate::protocol::hot::MetadataView;
 
 use crate::protocol::broker_entry::{self, BrokerEntryError};
 use crate::protocol::checksum::{crc32c, crc32c_append};
+use crate::protocol::hot;
 use crate::protocol::proto::pulsar::{BrokerEntryMetadata, MessageMetadata};
 use crate::protocol::required::{self, Violation};
 use crate::protocol::wire::{Fields, WireError};
@@ -49,9 +50,10 @@ pub fn split_payload(message: Bytes) -> Result<MessageParts, MessageError> {
 /// # Errors
 /// [`MessageError::TooManyElements`], [`MessageError::RequiredFieldMissing`], [`MessageError::Wire`] and
 /// [`MessageError::Metadata`].
+#[inline]
 pub fn decode_metadata(encoded: Bytes) -> Result<MessageMetadata, MessageError> {
-    match MetadataView::read(&encoded) {
-        Some(view) => Ok(view.to_metadata(&encoded)),
+    match hot::decode_metadata(&encoded) {
+        Some(metadata) => Ok(metadata),
         None => decode_metadata_generated(encoded),
     }
 }

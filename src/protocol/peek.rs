@@ -71,6 +71,22 @@ impl<'a> Iterator for Fields<'a> {
 /// Type number and sub-message of an encoded BaseCommand; the sub-message has the field number of the type. `None` when the bytes
 /// hold no type.
 pub fn command(base_command: &[u8]) -> Option<(i32, &[u8])> {
+    // As everybody writes it: the type and then its sub-message, and no more. One look at each, for every frame that passes.
+    if let [TYPE_KEY, command_type, behind @ ..] = base_command
+        && *command_type < 0x80
+    {
+        let mut fields = Fields::of(behind);
+        if let Some((number, FieldValue::Bytes(body))) = fields.next()
+            && number == u32::from(*command_type)
+            && fields.0.is_empty()
+        {
+            return Some((i32::from(*command_type), body));
+        }
+    }
+    any_command(base_command)
+}
+
+fn any_command(base_command: &[u8]) -> Option<(i32, &[u8])> {
     let command_type = low_i32(varint_field(base_command, fields::base_command::TYPE)?);
     let number = u32::try_from(command_type).ok();
     let bodies = Fields::of(base_command).filter_map(|(field, value)| match value {
@@ -136,12 +152,34 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     take_varint(bytes).ok()
 }
 
+/// The key of `BaseCommand.type`.
+const TYPE_KEY: u8 = 1 << 3;
+
 /// Counts beyond this are not believed; they only feed a metric.
 const BATCH_MAX: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_command_is_the_same_by_either_way(
+            parts in proptest::collection::vec(
+                prop_oneof![
+                    (0..12_u8).prop_map(|number| vec![8, number]),
+                    (0..12_u8, 0..4_u8).prop_map(|(number, len)| vec![number << 3 | 2, len]),
+                    proptest::collection::vec(any::<u8>(), 0..4),
+                ],
+                0..5,
+            ),
+        ) {
+            let bytes = parts.concat();
+            prop_assert_eq!(command(&bytes), any_command(&bytes));
+        }
+    }
 
     #[test]
     fn reads_type_and_body_and_fields_of_a_send() {

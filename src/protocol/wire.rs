@@ -160,30 +160,45 @@ impl<'a> Iterator for Fields<'a> {
 /// Takes a varint from the front of `bytes`.
 #[inline]
 pub fn take_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
-    // Most keys, lengths and numbers are one byte, which is worth no call.
-    match bytes.split_first() {
-        Some((&byte, rest)) if byte < 0x80 => {
-            *bytes = rest;
-            Ok(byte.into())
+    let (value, rest) = split_varint(bytes)?;
+    *bytes = rest;
+    Ok(value)
+}
+
+// Slices go in and out by value: one that a call may change is kept in memory, and every field waits for it.
+#[inline(always)]
+fn split_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
+    // Which of these it is, is guessed well, and what follows need not wait for the length to be known.
+    match *bytes {
+        [a, ref rest @ ..] if a < 0x80 => Ok((a.into(), rest)),
+        // One check of the length and one load, for all but the last fields of a message.
+        [a, b, c, d, ref rest @ ..] => {
+            let word = u32::from_le_bytes([a, b, c, d]);
+            if word & 0x8000 == 0 {
+                let rest = bytes.get(2..).unwrap_or_default();
+                Ok(((word & 0x7f | word >> 1 & 0x3f80).into(), rest))
+            } else if word & 0x80_0000 == 0 {
+                let rest = bytes.get(3..).unwrap_or_default();
+                Ok((gather_less(word & 0x7f_7f7f), rest))
+            } else if word & 0x8000_0000 == 0 {
+                Ok((gather_less(word & 0x7f7f_7f7f), rest))
+            } else {
+                split_long_varint(bytes)
+            }
         }
-        _ => take_long_varint(bytes),
+        [a, b, ref rest @ ..] if b < 0x80 => {
+            Ok((gather_less(u32::from_le_bytes([a & 0x7f, b, 0, 0])), rest))
+        }
+        [a, b, c] if c < 0x80 => Ok((
+            gather_less(u32::from_le_bytes([a, b, c, 0]) & 0x7f_7f7f),
+            &[],
+        )),
+        _ => split_long_varint(bytes),
     }
 }
 
-#[inline]
-fn take_long_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
-    // Which of these it is, is guessed well, and what follows need not wait for the length to be known.
-    let (low, rest) = match **bytes {
-        [a, b, ref rest @ ..] if b < 0x80 => ([a, b, 0, 0], rest),
-        [a, b, c, ref rest @ ..] if c < 0x80 => ([a, b, c, 0], rest),
-        [a, b, c, d, ref rest @ ..] if d < 0x80 => ([a, b, c, d], rest),
-        _ => return take_longer_varint(bytes),
-    };
-    *bytes = rest;
-    Ok(gather((u32::from_le_bytes(low) & 0x7f7f_7f7f).into()))
-}
-
-fn take_longer_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
+#[inline(never)]
+fn split_long_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
     // Up to eight bytes at once, where there are as many: the first byte without the top bit is the last of the varint.
     if let Some((word, _)) = bytes.split_first_chunk() {
         let word = u64::from_le_bytes(*word);
@@ -191,11 +206,17 @@ fn take_longer_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
         if ends != 0 {
             let value = gather(word & (ends ^ (ends - 1)));
             let len = ends.trailing_zeros() as usize / 8 + 1;
-            *bytes = bytes.get(len..).unwrap_or_default();
-            return Ok(value);
+            return Ok((value, bytes.get(len..).unwrap_or_default()));
         }
     }
-    take_varint_bytewise(bytes)
+    split_varint_bytewise(bytes)
+}
+
+/// As [`gather`], of four bytes.
+#[inline(always)]
+fn gather_less(word: u32) -> u64 {
+    let word = (word & 0x007f_007f) | (word & 0x7f00_7f00) >> 1;
+    ((word & 0x3fff) | (word & 0x3fff_0000) >> 2).into()
 }
 
 /// Moves the low seven bits of each byte together.
@@ -206,7 +227,7 @@ fn gather(word: u64) -> u64 {
 }
 
 #[cold]
-fn take_varint_bytewise(bytes: &mut &[u8]) -> Result<u64, WireError> {
+fn split_varint_bytewise(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
     let mut value = 0_u64;
     for (at, &byte) in bytes.iter().take(VARINT_LEN_MAX).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * at);
@@ -215,8 +236,7 @@ fn take_varint_bytewise(bytes: &mut &[u8]) -> Result<u64, WireError> {
             if at == VARINT_LEN_MAX - 1 && byte > 1 {
                 return Err(WireError::VarintTooLong);
             }
-            *bytes = bytes.get(at + 1..).unwrap_or_default();
-            return Ok(value);
+            return Ok((value, bytes.get(at + 1..).unwrap_or_default()));
         }
     }
     Err(if bytes.len() < VARINT_LEN_MAX {

@@ -7,13 +7,16 @@
 
 mod consumer_cases;
 mod context;
+mod producer_cases;
 
 use std::{process::ExitCode, time::Duration};
 
 use context::{Case, Context};
 
 fn cases() -> Vec<(&'static str, Case)> {
-    consumer_cases::cases()
+    let mut cases = consumer_cases::cases();
+    cases.extend_from_slice(producer_cases::CASES);
+    cases
 }
 
 fn main() -> ExitCode {
@@ -64,5 +67,4 @@ fn main() -> ExitCode {
     }
 }
 
-/// For one case.
 const CASE_TIMEOUT: Duration = Duration::from_secs(300);

@@ -13,10 +13,10 @@ use pulsegate::client::{
 use pulsegate::naming::TopicName;
 use serde_json::json;
 
-use crate::{Case, Context};
+use crate::context::{Case, Context};
 
 /// The table that `main.rs` runs.
-pub(crate) const CASES: &[Case] = &[
+pub(crate) const CASES: &[(&str, Case)] = &[
     ("unbatched", |context| Box::pin(unbatched(context))),
     ("batched", |context| Box::pin(batched(context))),
     ("key_based", |context| Box::pin(key_based(context))),

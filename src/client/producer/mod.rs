@@ -5,9 +5,7 @@
 //! partition, `task.rs` the way to its broker.
 
 mod answers;
-mod base64;
 mod batch;
-mod clock;
 mod entry;
 mod error;
 mod options;
@@ -45,8 +43,9 @@ pub use self::{
     topic_producer::Receipt,
 };
 
-use self::{clock::Clock, routing::Router, task::ProducerTask, topic_producer::TopicProducer};
+use self::{routing::Router, task::ProducerTask, topic_producer::TopicProducer};
 use super::{
+    clock::Clock,
     error::{ClientError, RequestError},
     handshake::server_error,
     message_id::MessageId,
@@ -92,7 +91,7 @@ impl PulsarClient {
         topic: &TopicName,
         options: ProducerOptions,
     ) -> Result<Producer, ClientError> {
-        Producer::open(self, topic, options, None).await
+        Box::pin(Producer::open(self, topic, options, None)).await
     }
 
     /// As [`producer`](Self::producer), with a sink for the receipts of messages that are sent with tokens.
@@ -105,7 +104,7 @@ impl PulsarClient {
         options: ProducerOptions,
         sink: Arc<dyn ReceiptSink>,
     ) -> Result<Producer, ClientError> {
-        Producer::open(self, topic, options, Some(sink)).await
+        Box::pin(Producer::open(self, topic, options, Some(sink))).await
     }
 }
 
@@ -422,7 +421,7 @@ async fn follow_partitions(inner: Weak<Inner>, interval: Duration, stop: Cancell
             let Some(inner) = inner.upgrade() else {
                 return;
             };
-            if let Err(error) = inner.update_partitions().await {
+            if let Err(error) = Box::pin(inner.update_partitions()).await {
                 warn!(topic = %inner.topic, %error, "new partitions of a topic cannot be used yet");
             }
         }

@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 
 use super::error::SendError;
@@ -180,7 +181,7 @@ impl OutgoingMessage {
         let (partition_key, partition_key_b64_encoded) = match self.key {
             None => (None, None),
             Some(MessageKey::Text(key)) => (Some(key), Some(false)),
-            Some(MessageKey::Bytes(key)) => (Some(super::base64::encode(&key)), Some(true)),
+            Some(MessageKey::Bytes(key)) => (Some(BASE64_STANDARD.encode(&key)), Some(true)),
         };
         let replicate_to = if self.disable_replication {
             vec![NOT_REPLICATED.to_owned()]

@@ -3,6 +3,7 @@
 //! Messages with a key go by the hash of the key, so that all producers send a key to the same partition; the hashes are
 //! those of Apache's clients (`JavaStringHash`, `Murmur3Hash32`).
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
@@ -98,7 +99,7 @@ impl Router {
         if let Some(key) = &message.key {
             let hash = match key {
                 MessageKey::Text(key) => self.hashing.hash(key),
-                MessageKey::Bytes(key) => self.hashing.hash(&super::base64::encode(key)),
+                MessageKey::Bytes(key) => self.hashing.hash(&BASE64_STANDARD.encode(key)),
             };
             return hash % partitions;
         }

@@ -277,6 +277,12 @@ impl<C> ProducerState<C> {
             self.flush_batches(now);
             return self.push_alone(outgoing, now, completion);
         }
+        if outgoing.payload.len() >= self.max_message_size.saturating_sub(BATCH_METADATA_LEN) {
+            // The options allow larger batches than the broker does.
+            outgoing.payload = compress(&self.options, metadata, outgoing.payload)?;
+            self.flush_batches(now);
+            return self.push_alone(outgoing, now, completion);
+        }
         let addition = Addition {
             metadata: &outgoing.metadata,
             payload: &outgoing.payload,
@@ -514,6 +520,19 @@ impl<C> ProducerState<C> {
             }
         };
         self.writer.prepare(&mut metadata);
+        let size = entry::message_len(
+            self.writer
+                .finish(&self.name_field, sequence_id, now.publish_time)
+                .len(),
+            payload.len(),
+        );
+        if size > self.max_message_size {
+            // Keys and properties count as well, and are known to be too large only now.
+            let max = self.max_message_size;
+            let error = SendError::TooLarge { size, max };
+            fail_all(batch.completions.drain(..), &error, &mut self.outcomes);
+            return batch.completions;
+        }
         let entry = Entry {
             sequence_id,
             highest_sequence_id: highest,

@@ -532,6 +532,33 @@ fn a_message_too_large_is_refused_at_once() {
 }
 
 #[test]
+fn a_batch_that_the_broker_would_not_take_fails_here() {
+    let mut options = batching();
+    options.batching = options.batching.map(|batching| BatchingOptions {
+        max_bytes: 10 * MAX_MESSAGE,
+        ..batching
+    });
+    let mut harness = Harness::new(options);
+    let error = harness.push(large(MAX_MESSAGE + 1)).unwrap_err();
+    assert!(matches!(error, SendError::TooLarge { .. }));
+    // By its key alone.
+    harness
+        .push(OutgoingMessage {
+            key: Some("k".repeat(MAX_MESSAGE).into()),
+            ..text("x")
+        })
+        .unwrap();
+    harness.state.flush_batches(harness.now);
+    harness.take();
+    assert_eq!(harness.failed(), [0]);
+    assert!(harness.send().is_empty());
+    // Batches keep to the broker's limit, whatever the options say.
+    harness.push_many(large(MAX_MESSAGE / 2), 3).unwrap();
+    harness.state.flush_batches(harness.now);
+    assert_eq!(harness.send().len(), 3);
+}
+
+#[test]
 fn a_broker_that_takes_nothing_makes_no_dust_of_a_message() {
     let mut harness = Harness::new(StateOptions {
         chunking: true,

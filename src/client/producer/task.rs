@@ -163,7 +163,8 @@ impl ProducerTask {
     /// One attempt to open the producer at its broker.
     async fn open(&mut self, assigned: Option<BrokerAddress>) -> Result<(), ClientError> {
         let producer = &self.producer;
-        let session = self.client.session_for(&producer.topic, assigned).await?;
+        // Connecting takes much room, and a producer is connected most of the time.
+        let session = Box::pin(self.client.session_for(&producer.topic, assigned)).await?;
         let connection = session.connection();
         let lost = || ClientError::Request(RequestError::Closed(CloseReason::EndOfStream));
         let route = session.attach_producer(producer.id, producer.attach());

@@ -18,13 +18,13 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    clock::Clock,
     error::SendError,
     options::{Acknowledgement, OutgoingMessage, ProducerOptions, RawEntry, ReceiptSink, Tokens},
     state::{self, AfterSendError, Now, Outcome, Outgoing, ProducerState, StateOptions},
 };
 use crate::{
     client::{
+        clock::Clock,
         connection::Connection,
         error::CloseReason,
         handshake::server_error,
@@ -170,6 +170,7 @@ impl TopicProducer {
         let mut completion = Some(Completion::Waiter(sender));
         self.with_state(|state, now| {
             if state.ended().is_none() && state.room(payload_len) == 0 {
+                state.flush_batches(now);
                 return Err(SendError::QueueFull);
             }
             let take = |_| completion.take().expect("one message has one completion");
@@ -188,6 +189,8 @@ impl TopicProducer {
             let receipt = self.with_locked(|locked, now| {
                 let state = &mut locked.state;
                 if state.ended().is_none() && state.room(payload_len) == 0 {
+                    // What waits in a batch would only wait for its time.
+                    state.flush_batches(now);
                     locked.is_room_wanted = true;
                     return Ok(None);
                 }
@@ -215,7 +218,8 @@ impl TopicProducer {
     ) -> Result<usize, SendError> {
         let (mut outgoing, payload_len) = self.prepare(message)?;
         self.with_state(|state, now| {
-            let count = state.room(payload_len).min(count);
+            let wanted = count;
+            let count = state.room(payload_len).min(wanted);
             let token = |index: usize| {
                 let index = u64::try_from(index).unwrap_or(u64::MAX);
                 let offset = tokens.step.wrapping_mul(index);
@@ -226,6 +230,10 @@ impl TopicProducer {
             }
             outgoing.count = count;
             state.push(outgoing, now, token)?;
+            if count < wanted {
+                // The caller will wait for room, and batches in the making make none.
+                state.flush_batches(now);
+            }
             Ok(count)
         })
     }
@@ -426,12 +434,7 @@ impl TopicProducer {
                 let connection = locked.link.clone();
                 (locked.armed, connection.filter(|_| locked.is_outbound_full))
             };
-            let sleep = async {
-                match deadline {
-                    Some(deadline) => self.clock.sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let sleep = self.clock.sleep_until(deadline);
             let room = async {
                 match &connection {
                     // When it closes, the producer is detached as well.

@@ -1,5 +1,4 @@
-//! Reading the hot commands.
-// hot path
+//! Reading the hot commands, fields in any order: what [`super::ordered`] declines.
 
 use super::{
     BYTES_2, BYTES_3, BYTES_5, BYTES_7, BYTES_9, VARINT_1, VARINT_2, VARINT_3, VARINT_4, VARINT_5,
@@ -13,8 +12,7 @@ use crate::protocol::wire::low_i32;
 /// them. `None` for all else.
 ///
 /// What is decoded here decodes to the same value by the generated code.
-#[inline(always)]
-pub(crate) fn decode(command: &[u8]) -> Option<Command> {
+pub(super) fn decode(command: &[u8]) -> Option<Command> {
     let &[VARINT_1, command_type, ref rest @ ..] = command else {
         return None;
     };
@@ -31,15 +29,13 @@ pub(crate) fn decode(command: &[u8]) -> Option<Command> {
 }
 
 /// The content of a field with the given key that takes all of `rest`.
-#[inline]
-fn body<const N: usize>(rest: &[u8], key: [u8; N]) -> Option<&[u8]> {
+pub(super) fn body<const N: usize>(rest: &[u8], key: [u8; N]) -> Option<&[u8]> {
     let mut rest = rest.strip_prefix(&key)?;
     let body = bytes(&mut rest)?;
     rest.is_empty().then_some(body)
 }
 
 // Fields are variables of their own until all are there, so that they stay in registers and each is stored once.
-#[inline(always)]
 fn send(body: &[u8]) -> Option<Command> {
     let (mut producer_id, mut sequence_id, mut num_messages) = (None, None, None);
     let (mut txnid_least_bits, mut txnid_most_bits, mut highest_sequence_id) = (None, None, None);
@@ -72,7 +68,6 @@ fn send(body: &[u8]) -> Option<Command> {
     }))
 }
 
-#[inline(always)]
 fn send_receipt(body: &[u8]) -> Option<Command> {
     let (mut producer_id, mut sequence_id) = (None, None);
     let (mut id, mut highest_sequence_id) = (None, None);
@@ -94,7 +89,6 @@ fn send_receipt(body: &[u8]) -> Option<Command> {
     }))
 }
 
-#[inline(always)]
 fn message(body: &[u8]) -> Option<Command> {
     let (mut consumer_id, mut id) = (None, None);
     let (mut redelivery_count, mut consumer_epoch) = (None, None);
@@ -120,7 +114,6 @@ fn message(body: &[u8]) -> Option<Command> {
     }))
 }
 
-#[inline(always)]
 fn ack(body: &[u8]) -> Option<Command> {
     let (mut consumer_id, mut ack_type, mut ids) = (None, None, Vec::new());
     let (mut validation_error, mut request_id) = (None, None);
@@ -158,7 +151,7 @@ fn ack(body: &[u8]) -> Option<Command> {
 }
 
 /// How many message ids follow in the rest of an ACK; an estimate where fields stand between them.
-fn further_ids(mut rest: &[u8]) -> usize {
+pub(super) fn further_ids(mut rest: &[u8]) -> usize {
     let longest = rest.len() / ID_LEN_MIN;
     let mut ids = 0;
     while take_byte(&mut rest) == Some(BYTES_3) && bytes(&mut rest).is_some() {
@@ -167,7 +160,6 @@ fn further_ids(mut rest: &[u8]) -> usize {
     longest.min(ids)
 }
 
-#[inline(always)]
 fn flow(body: &[u8]) -> Option<Command> {
     let (mut consumer_id, mut permits) = (None, None);
     let mut rest = body;
@@ -193,7 +185,6 @@ fn empty(body: &[u8]) -> Option<()> {
     Some(())
 }
 
-#[inline(always)]
 fn optional_id(encoded: Option<&[u8]>) -> Option<Option<pb::MessageIdData>> {
     Some(match encoded {
         Some(encoded) => Some(message_id(encoded, NESTED_MAX)?),
@@ -202,7 +193,6 @@ fn optional_id(encoded: Option<&[u8]>) -> Option<Option<pb::MessageIdData>> {
 }
 
 /// An id may have the id of the first chunk in it, `nested` times.
-#[inline(always)]
 fn message_id(encoded: &[u8], nested: u32) -> Option<pb::MessageIdData> {
     let (mut ledger_id, mut entry_id, mut partition) = (None, None, None);
     let (mut batch_index, mut ack_set, mut batch_size) = (None, Vec::new(), None);
@@ -234,13 +224,11 @@ fn message_id(encoded: &[u8], nested: u32) -> Option<pb::MessageIdData> {
     })
 }
 
-#[inline(never)]
 fn nested_id(encoded: &[u8], nested: u32) -> Option<Box<pb::MessageIdData>> {
     Some(Box::new(message_id(encoded, nested)?))
 }
 
 /// A packed list: varints one behind the other.
-#[inline(never)]
 fn packed(mut encoded: &[u8], list: &mut Vec<i64>) -> Option<()> {
     while !encoded.is_empty() {
         list.push(varint(&mut encoded)?.cast_signed());
@@ -249,7 +237,7 @@ fn packed(mut encoded: &[u8], list: &mut Vec<i64>) -> Option<()> {
 }
 
 /// The value of a `uint32` field: protobuf keeps the low 32 bits of the varint.
-fn low_u32(varint: u64) -> u32 {
+pub(super) fn low_u32(varint: u64) -> u32 {
     low_i32(varint).cast_unsigned()
 }
 
@@ -260,4 +248,4 @@ const PACKED_4: u8 = VARINT_4 | super::LENGTH_DELIMITED;
 const NESTED_MAX: u32 = 2;
 
 /// A message id in an ACK: key, length, and two fields of two bytes.
-const ID_LEN_MIN: usize = 6;
+pub(super) const ID_LEN_MIN: usize = 6;

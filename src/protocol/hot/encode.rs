@@ -1,4 +1,4 @@
-//! Writing the hot commands, fields in the order of their numbers.
+//! Writing the contents of the hot commands, of any length, fields in the order of their numbers.
 // hot path
 
 use super::writer::Writer;
@@ -173,7 +173,7 @@ fn list(values: &[i64]) -> usize {
 
 /// An `int32` or enum as a varint: negative ones take ten bytes.
 #[inline]
-fn signed(value: i32) -> u64 {
+pub(super) fn signed(value: i32) -> u64 {
     i64::from(value).cast_unsigned()
 }
 

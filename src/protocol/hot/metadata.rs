@@ -47,83 +47,108 @@ pub struct MetadataView<'a> {
     encryption_keys: usize,
 }
 
-impl<'a> MetadataView<'a> {
-    /// Reads encoded metadata. `None` if it is refused; [`crate::protocol::message::decode_metadata`] tells why, and
-    /// takes and refuses the same bytes.
-    pub fn read(encoded: &'a [u8]) -> Option<Self> {
-        if has_too_many_elements(encoded) {
+/// Reads all fields of encoded metadata into `$metadata`, and leaves the function with `None` where they are refused.
+///
+/// [`MetadataView`] and the generated type have fields of the same names; `$text` and `$blob` make their values, and
+/// each list has an expression for one element.
+macro_rules! read_fields {
+    (
+        $encoded:expr, $metadata:ident, $text:expr, $blob:expr,
+        properties: $property:expr, replicate_to: $cluster:expr, encryption_keys: $encryption_key:expr,
+    ) => {{
+        if has_too_many_elements($encoded) {
             return None;
         }
         let (mut producer_name, mut sequence_id, mut publish_time) = (None, None, None);
+        let mut rest: &[u8] = $encoded;
+        while !rest.is_empty() {
+            let field = rest;
+            let rest = &mut rest;
+            match varint(rest)? {
+                0x0a => producer_name = Some(string(rest)?),
+                0x10 => sequence_id = Some(varint(rest)?),
+                0x18 => publish_time = Some(varint(rest)?),
+                PROPERTIES => $property(key_value(bytes(rest)?)?),
+                0x2a => $metadata.replicated_from = Some($text(string(rest)?)),
+                0x32 => $metadata.partition_key = Some($text(string(rest)?)),
+                REPLICATE_TO => $cluster(string(rest)?),
+                0x40 => $metadata.compression = Some(low_i32(varint(rest)?)),
+                0x48 => $metadata.uncompressed_size = Some(low_i32(varint(rest)?).cast_unsigned()),
+                0x58 => $metadata.num_messages_in_batch = Some(low_i32(varint(rest)?)),
+                0x60 => $metadata.event_time = Some(varint(rest)?),
+                ENCRYPTION_KEYS => {
+                    let key = bytes(rest)?;
+                    check_encryption_key(key)?;
+                    $encryption_key(key)?;
+                }
+                0x72 => $metadata.encryption_algo = Some($text(string(rest)?)),
+                0x7a => $metadata.encryption_param = Some($blob(bytes(rest)?)),
+                0x82 => $metadata.schema_version = Some($blob(bytes(rest)?)),
+                0x88 => $metadata.partition_key_b64_encoded = Some(varint(rest)? != 0),
+                0x92 => $metadata.ordering_key = Some($blob(bytes(rest)?)),
+                0x98 => $metadata.deliver_at_time = Some(varint(rest)?.cast_signed()),
+                0xa0 => $metadata.marker_type = Some(low_i32(varint(rest)?)),
+                0xb0 => $metadata.txnid_least_bits = Some(varint(rest)?),
+                0xb8 => $metadata.txnid_most_bits = Some(varint(rest)?),
+                0xc0 => $metadata.highest_sequence_id = Some(varint(rest)?),
+                0xc8 => $metadata.null_value = Some(varint(rest)? != 0),
+                0xd2 => $metadata.uuid = Some($text(string(rest)?)),
+                0xd8 => $metadata.num_chunks_from_msg = Some(low_i32(varint(rest)?)),
+                0xe0 => $metadata.total_chunk_msg_size = Some(low_i32(varint(rest)?)),
+                0xe8 => $metadata.chunk_id = Some(low_i32(varint(rest)?)),
+                0xf0 => $metadata.null_partition_key = Some(varint(rest)? != 0),
+                _ => *rest = skip_unknown(field)?,
+            }
+        }
+        $metadata.producer_name = $text(producer_name?);
+        $metadata.sequence_id = sequence_id?;
+        $metadata.publish_time = publish_time?;
+    }};
+}
+
+/// Decodes encoded metadata. `None` if it is refused. Fields of bytes share memory with `encoded`.
+///
+/// In one pass of its own: by way of a [`MetadataView`] it would take as long as the generated code.
+#[inline]
+pub(crate) fn decode_metadata(encoded: &Bytes) -> Option<pb::MessageMetadata> {
+    let mut metadata = pb::MessageMetadata::default();
+    let text = |text: &str| text.to_owned();
+    let shared = |bytes: &[u8]| encoded.slice_ref(bytes);
+    read_fields!(
+        encoded, metadata, text, shared,
+        properties: |(key, value): (&str, &str)| metadata.properties.push(pb::KeyValue {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }),
+        replicate_to: |cluster: &str| metadata.replicate_to.push(cluster.to_owned()),
+        encryption_keys: |key| {
+            let key = pb::EncryptionKeys::decode(shared(key)).ok()?;
+            metadata.encryption_keys.push(key);
+            Some(())
+        },
+    );
+    Some(metadata)
+}
+
+impl<'a> MetadataView<'a> {
+    /// Reads encoded metadata. `None` if it is refused; [`crate::protocol::message::decode_metadata`] tells why, and
+    /// takes and refuses the same bytes.
+    #[inline]
+    pub fn read(encoded: &'a [u8]) -> Option<Self> {
         let mut view = MetadataView {
             encoded,
             ..MetadataView::default()
         };
-        let mut rest = encoded;
-        while !rest.is_empty() {
-            let field = rest;
-            match varint(&mut rest)? {
-                0x0a => producer_name = Some(string(&mut rest)?),
-                0x10 => sequence_id = Some(varint(&mut rest)?),
-                0x18 => publish_time = Some(varint(&mut rest)?),
-                PROPERTIES => {
-                    key_value(bytes(&mut rest)?)?;
-                    view.properties += 1;
-                }
-                0x2a => view.replicated_from = Some(string(&mut rest)?),
-                0x32 => view.partition_key = Some(string(&mut rest)?),
-                REPLICATE_TO => {
-                    string(&mut rest)?;
-                    view.replicate_to += 1;
-                }
-                0x40 => view.compression = Some(low_i32(varint(&mut rest)?)),
-                0x48 => {
-                    view.uncompressed_size = Some(low_i32(varint(&mut rest)?).cast_unsigned());
-                }
-                0x58 => view.num_messages_in_batch = Some(low_i32(varint(&mut rest)?)),
-                0x60 => view.event_time = Some(varint(&mut rest)?),
-                key => {
-                    if !view.read_rare(key, &mut rest)? {
-                        let number = skip_field(field, &mut rest)?;
-                        if number <= NUMBER_MAX && !UNUSED.contains(&number) {
-                            return None;
-                        }
-                    }
-                }
-            }
-        }
-        view.producer_name = producer_name?;
-        view.sequence_id = sequence_id?;
-        view.publish_time = publish_time?;
+        read_fields!(
+            encoded, view, |text| text, |bytes| bytes,
+            properties: |_| view.properties += 1,
+            replicate_to: |_| view.replicate_to += 1,
+            encryption_keys: |_| {
+                view.encryption_keys += 1;
+                Some(())
+            },
+        );
         Some(view)
-    }
-
-    /// Reads a field that most metadata does not have; `false`, and nothing read, if it is none of these.
-    fn read_rare(&mut self, key: u64, rest: &mut &'a [u8]) -> Option<bool> {
-        match key {
-            ENCRYPTION_KEYS => {
-                encryption_key(bytes(rest)?)?;
-                self.encryption_keys += 1;
-            }
-            0x72 => self.encryption_algo = Some(string(rest)?),
-            0x7a => self.encryption_param = Some(bytes(rest)?),
-            0x82 => self.schema_version = Some(bytes(rest)?),
-            0x88 => self.partition_key_b64_encoded = Some(varint(rest)? != 0),
-            0x92 => self.ordering_key = Some(bytes(rest)?),
-            0x98 => self.deliver_at_time = Some(varint(rest)?.cast_signed()),
-            0xa0 => self.marker_type = Some(low_i32(varint(rest)?)),
-            0xb0 => self.txnid_least_bits = Some(varint(rest)?),
-            0xb8 => self.txnid_most_bits = Some(varint(rest)?),
-            0xc0 => self.highest_sequence_id = Some(varint(rest)?),
-            0xc8 => self.null_value = Some(varint(rest)? != 0),
-            0xd2 => self.uuid = Some(string(rest)?),
-            0xd8 => self.num_chunks_from_msg = Some(low_i32(varint(rest)?)),
-            0xe0 => self.total_chunk_msg_size = Some(low_i32(varint(rest)?)),
-            0xe8 => self.chunk_id = Some(low_i32(varint(rest)?)),
-            0xf0 => self.null_partition_key = Some(varint(rest)? != 0),
-            _ => return Some(false),
-        }
-        Some(true)
     }
 
     /// The properties, in the order in which they stand.
@@ -141,63 +166,6 @@ impl<'a> MetadataView<'a> {
     pub fn is_encrypted(&self) -> bool {
         self.encryption_keys > 0
     }
-
-    /// The same as a value of its own. Fields of bytes share memory with `encoded`, which is what was read.
-    ///
-    /// # Panics
-    /// If `encoded` is not the memory that this is a view of.
-    pub(crate) fn to_metadata(self, encoded: &Bytes) -> pb::MessageMetadata {
-        let owned = |text: &str| text.to_owned();
-        let shared = |bytes: &[u8]| encoded.slice_ref(bytes);
-        pb::MessageMetadata {
-            producer_name: owned(self.producer_name),
-            sequence_id: self.sequence_id,
-            publish_time: self.publish_time,
-            properties: list(self.properties, self.properties().map(property)),
-            replicated_from: self.replicated_from.map(owned),
-            partition_key: self.partition_key.map(owned),
-            replicate_to: list(self.replicate_to, self.replicate_to().map(owned)),
-            compression: self.compression,
-            uncompressed_size: self.uncompressed_size,
-            num_messages_in_batch: self.num_messages_in_batch,
-            event_time: self.event_time,
-            encryption_keys: list(
-                self.encryption_keys,
-                occurrences(self.encoded, ENCRYPTION_KEYS, self.encryption_keys)
-                    .filter_map(|key| pb::EncryptionKeys::decode(shared(key)).ok()),
-            ),
-            encryption_algo: self.encryption_algo.map(owned),
-            encryption_param: self.encryption_param.map(shared),
-            schema_version: self.schema_version.map(shared),
-            partition_key_b64_encoded: self.partition_key_b64_encoded,
-            ordering_key: self.ordering_key.map(shared),
-            deliver_at_time: self.deliver_at_time,
-            marker_type: self.marker_type,
-            txnid_least_bits: self.txnid_least_bits,
-            txnid_most_bits: self.txnid_most_bits,
-            highest_sequence_id: self.highest_sequence_id,
-            null_value: self.null_value,
-            uuid: self.uuid.map(owned),
-            num_chunks_from_msg: self.num_chunks_from_msg,
-            total_chunk_msg_size: self.total_chunk_msg_size,
-            chunk_id: self.chunk_id,
-            null_partition_key: self.null_partition_key,
-        }
-    }
-}
-
-fn property((key, value): (&str, &str)) -> pb::KeyValue {
-    pb::KeyValue {
-        key: key.to_owned(),
-        value: value.to_owned(),
-    }
-}
-
-/// A list of `len` elements, in one allocation.
-fn list<T>(len: usize, elements: impl Iterator<Item = T>) -> Vec<T> {
-    let mut list = Vec::with_capacity(len);
-    list.extend(elements);
-    list
 }
 
 /// The contents of the `count` fields with this key in a well-formed message.
@@ -209,7 +177,7 @@ fn occurrences(message: &[u8], key: u64, count: usize) -> impl Iterator<Item = &
             if varint(&mut rest)? == key {
                 return bytes(&mut rest);
             }
-            skip_field(field, &mut rest)?;
+            (_, rest) = skip_field(field)?;
         }
         None
     });
@@ -229,14 +197,29 @@ fn key_value(encoded: &[u8]) -> Option<(&str, &str)> {
         match varint(&mut rest)? {
             0x0a => key = Some(string(&mut rest)?),
             0x12 => value = Some(string(&mut rest)?),
-            _ => (skip_field(field, &mut rest)? > 2).then_some(())?,
+            _ => rest = skip_above(2, field)?,
         }
     }
     Some((key?, value?))
 }
 
+/// What is behind a field that metadata is not known to have; one that it has, in an unexpected form, is for the reference
+/// to judge.
+#[cold]
+fn skip_unknown(field: &[u8]) -> Option<&[u8]> {
+    let (number, rest) = skip_field(field)?;
+    (number > NUMBER_MAX || UNUSED.contains(&number)).then_some(rest)
+}
+
+/// As [`skip_unknown`], of messages that have all numbers up to `known`.
+#[cold]
+fn skip_above(known: u32, field: &[u8]) -> Option<&[u8]> {
+    let (number, rest) = skip_field(field)?;
+    (number > known).then_some(rest)
+}
+
 /// Checks an `EncryptionKeys`: a name, a value, and metadata of the key.
-fn encryption_key(encoded: &[u8]) -> Option<()> {
+fn check_encryption_key(encoded: &[u8]) -> Option<()> {
     let (mut key, mut value) = (None, None);
     let mut rest = encoded;
     while !rest.is_empty() {
@@ -247,7 +230,7 @@ fn encryption_key(encoded: &[u8]) -> Option<()> {
             0x1a => {
                 key_value(bytes(&mut rest)?)?;
             }
-            _ => (skip_field(field, &mut rest)? > 3).then_some(())?,
+            _ => rest = skip_above(3, field)?,
         }
     }
     key.and(value).map(|_| ())

@@ -9,19 +9,41 @@
 
 mod decode;
 mod encode;
+mod frame_head;
+#[cfg(test)]
+mod frame_head_tests;
 mod metadata;
 #[cfg(test)]
 mod metadata_tests;
+mod ordered;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub(crate) use decode::decode;
 pub(crate) use encode::{body_len, put_body};
+pub use frame_head::{MessageHead, Position};
+pub(crate) use frame_head::{put_head, put_message_head, put_positions_ack, put_send};
 pub use metadata::MetadataView;
+pub(crate) use metadata::decode_metadata;
 pub(crate) use writer::{SLACK, Writer};
 
+use crate::protocol::command::{Command, CommandError};
 use crate::protocol::wire::{Fields, take_varint};
+
+/// Decodes an encoded `BaseCommand`; `otherwise` is called for all that is not a hot command, or not written as clients and
+/// brokers write it.
+///
+/// What is decoded here decodes to the same value by the generated code.
+#[inline(always)]
+pub(crate) fn decode_or(
+    command: &[u8],
+    otherwise: impl FnOnce() -> Result<Command, CommandError>,
+) -> Result<Command, CommandError> {
+    ordered::decode_or(command, || match decode::decode(command) {
+        Some(command) => Ok(command),
+        None => otherwise(),
+    })
+}
 
 /// The keys (number and wire type) of varint fields.
 const VARINT_1: u8 = 1 << 3;
@@ -50,13 +72,13 @@ fn take_byte(rest: &mut &[u8]) -> Option<u8> {
     Some(byte)
 }
 
-#[inline]
+#[inline(always)]
 fn varint(rest: &mut &[u8]) -> Option<u64> {
     take_varint(rest).ok()
 }
 
 /// Takes a length and as many bytes.
-#[inline]
+#[inline(always)]
 fn bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = usize::try_from(varint(rest)?).ok()?;
     let (bytes, tail) = rest.split_at_checked(len)?;
@@ -69,13 +91,13 @@ fn bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 #[cold]
 fn skip<'a>(message: &'a [u8], rest: &mut &'a [u8], known: u32) -> Option<()> {
     let start = message.len().checked_sub(rest.len() + 1)?;
-    let number = skip_field(message.get(start..)?, rest)?;
+    let (number, behind) = skip_field(message.get(start..)?)?;
+    *rest = behind;
     (number > known).then_some(())
 }
 
-/// Skips the field that `field` starts with and returns its number; `rest` is what is behind it then.
-fn skip_field<'a>(field: &'a [u8], rest: &mut &'a [u8]) -> Option<u32> {
-    let skipped = Fields::new(field).next()?.ok()?;
-    *rest = field.get(skipped.end..)?;
-    Some(skipped.number)
+/// The number of the field at the front of `message`, and what is behind it.
+fn skip_field(message: &[u8]) -> Option<(u32, &[u8])> {
+    let field = Fields::new(message).next()?.ok()?;
+    Some((field.number, message.get(field.end..)?))
 }

@@ -4,19 +4,19 @@ use proptest::option::of;
 use proptest::prelude::*;
 use prost::Message;
 
-use super::{body_len, decode};
-use crate::protocol::command::Command;
+use super::{body_len, ordered};
+use crate::protocol::command::{Command, CommandError};
 use crate::protocol::proto::pulsar as pb;
 use crate::protocol::wire::put_varint;
 
 const HOT: [u8; 7] = [6, 7, 9, 10, 11, 18, 19];
 
 /// Numbers of every length as a varint.
-fn number() -> impl Strategy<Value = u64> {
+pub(super) fn number() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0..64_u32).prop_map(|(value, shift)| value >> shift)
 }
 
-fn signed() -> impl Strategy<Value = i32> {
+pub(super) fn signed() -> impl Strategy<Value = i32> {
     prop_oneof![
         Just(-1),
         any::<i32>(),
@@ -30,7 +30,7 @@ fn words() -> impl Strategy<Value = Vec<i64>> {
     prop_oneof![3 => Just(Vec::new()), 1 => vec(any::<i64>(), 1..20)]
 }
 
-fn id(nested: u32) -> BoxedStrategy<pb::MessageIdData> {
+pub(super) fn id(nested: u32) -> BoxedStrategy<pb::MessageIdData> {
     let first = if nested == 0 {
         Just(None).boxed()
     } else {
@@ -54,7 +54,7 @@ fn id(nested: u32) -> BoxedStrategy<pb::MessageIdData> {
         .boxed()
 }
 
-fn send() -> impl Strategy<Value = Command> {
+pub(super) fn send() -> impl Strategy<Value = Command> {
     let numbers = (
         number(),
         number(),
@@ -108,7 +108,7 @@ fn message() -> impl Strategy<Value = Command> {
     )
 }
 
-fn ack(properties: usize) -> impl Strategy<Value = Command> {
+pub(super) fn ack(properties: usize) -> impl Strategy<Value = Command> {
     let numbers = (
         number(),
         signed(),
@@ -146,7 +146,7 @@ fn flow() -> impl Strategy<Value = Command> {
 }
 
 /// Any hot command; ACKs with up to so many properties.
-fn command(properties: usize) -> impl Strategy<Value = Command> {
+pub(super) fn command(properties: usize) -> impl Strategy<Value = Command> {
     prop_oneof![
         send(),
         receipt(),
@@ -159,7 +159,7 @@ fn command(properties: usize) -> impl Strategy<Value = Command> {
 }
 
 /// Encodes a command by the generated code alone, envelope and all.
-fn generated(command: &Command) -> Bytes {
+pub(super) fn generated(command: &Command) -> Bytes {
     let mut envelope = pb::BaseCommand {
         r#type: command.command_type(),
         ..Default::default()
@@ -175,6 +175,19 @@ fn generated(command: &Command) -> Bytes {
         other => panic!("not hot: {other:?}"),
     }
     envelope.encode_to_vec().into()
+}
+
+/// Decodes by hand, if that is possible.
+fn decode(bytes: &[u8]) -> Option<Command> {
+    let unordered = super::decode::decode(bytes);
+    let refusal = || Err(CommandError::TypeMissing);
+    match ordered::decode_or(bytes, refusal) {
+        Ok(command) => {
+            assert_eq!(Some(&command), unordered.as_ref());
+            Some(command)
+        }
+        Err(_) => unordered,
+    }
 }
 
 /// What has to hold for any bytes; tells whether they were read by hand.
