@@ -13,9 +13,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
-        Ok(Arguments {
-            command: Command::Gateway(arguments),
-        }) => gateway(&arguments),
+        Ok(Arguments { command }) => match command {
+            Command::Gateway(arguments) => gateway(&arguments),
+            Command::Produce(arguments) => arguments.run(),
+            Command::Consume(arguments) => arguments.run(),
+            Command::Read(arguments) => arguments.run(),
+        },
         Err(code) => code,
     }
 }

@@ -5,6 +5,7 @@
 
 mod client_args;
 mod gateway;
+mod messages;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use clap::{Parser, Subcommand};
 
 pub use client_args::{ClientArgs, ClientArgsError, ClientTarget, HiddenText};
 pub use gateway::GatewayArgs;
+pub use messages::{ConsumeArgs, ProduceArgs, ReadArgs};
 
 use crate::app::Ended;
 
@@ -37,6 +39,12 @@ pub struct Arguments {
 pub enum Command {
     /// Serve Pulsar clients in front of brokers that they cannot reach themselves.
     Gateway(GatewayArgs),
+    /// Send messages to a topic.
+    Produce(Box<ProduceArgs>),
+    /// Take messages of a subscription, and acknowledge them.
+    Consume(Box<ConsumeArgs>),
+    /// Read a topic without a subscription.
+    Read(Box<ReadArgs>),
 }
 
 /// Reads the arguments of the process, the program's name first.
@@ -44,7 +52,7 @@ pub enum Command {
 /// # Errors
 /// With the exit code, after help, version or an error was printed: 0 for the former two, [`EXIT_USAGE`] for an error.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, ExitCode> {
-    Arguments::try_parse_from(arguments).map_err(|error| {
+    Arguments::try_parse_from(messages::from_pulsar_client(arguments)).map_err(|error| {
         // Nothing is left to do when even the error cannot be printed.
         let _ = error.print();
         if error.use_stderr() {

@@ -25,9 +25,10 @@ use crate::{
         fields,
         frame::Frame,
         proto::pulsar::{
-            CommandGetTopicsOfNamespace, CommandLookupTopic, CommandLookupTopicResponse,
-            CommandPartitionedTopicMetadata, ServerError, command_get_topics_of_namespace::Mode,
-            command_lookup_topic_response::LookupType, command_partitioned_topic_metadata_response,
+            CommandGetSchema, CommandGetTopicsOfNamespace, CommandLookupTopic,
+            CommandLookupTopicResponse, CommandPartitionedTopicMetadata, Schema, ServerError,
+            command_get_topics_of_namespace::Mode, command_lookup_topic_response::LookupType,
+            command_partitioned_topic_metadata_response,
         },
         rewrite::CommandEditor,
         server_error::UserFacingError,
@@ -318,6 +319,35 @@ impl LookupClient {
         let frame = ask(&self.pool, None, &command.encode_command()).await?;
         match decode(&frame)? {
             Command::GetTopicsOfNamespaceResponse(response) => Ok(response.topics),
+            answer => Err(refused(answer)),
+        }
+    }
+
+    /// A topic's schema in a version, or the latest; `None` when the topic has none. Cancel-safe.
+    ///
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn schema(
+        &self,
+        topic: &TopicName,
+        version: Option<Bytes>,
+    ) -> Result<Option<Schema>, LookupError> {
+        let command = Command::from(CommandGetSchema {
+            topic: topic.to_string(),
+            schema_version: version,
+            ..CommandGetSchema::default()
+        });
+        let frame = ask(&self.pool, None, &command.encode_command()).await?;
+        match decode(&frame)? {
+            Command::GetSchemaResponse(response) => match response.error_code {
+                None => Ok(response.schema),
+                // What a broker says when the topic, or this version of it, has no schema.
+                Some(code) if code == i32::from(ServerError::TopicNotFound) => Ok(None),
+                Some(code) => Err(LookupError::Refused {
+                    code: server_error(code),
+                    message: response.error_message.unwrap_or_default(),
+                }),
+            },
             answer => Err(refused(answer)),
         }
     }

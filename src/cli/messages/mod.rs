@@ -1,0 +1,278 @@
+//! `pulsegate produce`, `consume` and `read`: messages by hand, with the options and the output of Apache Pulsar's
+//! `pulsar-client`.
+//!
+//! Owns what the options mean and how messages look. Never speaks the protocol: that is [`crate::client`]'s. Start at
+//! [`ProduceArgs`].
+
+mod avro;
+mod output;
+mod pace;
+mod problems;
+mod produce_args;
+mod receive;
+mod receive_args;
+mod schema;
+mod send;
+mod spelling;
+mod text;
+mod topic_schemas;
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::Args;
+use tokio::io::Stdout;
+use tokio_util::sync::CancellationToken;
+
+pub use produce_args::ProduceArgs;
+pub use receive_args::{ConsumeArgs, ReadArgs};
+pub(super) use spelling::from_pulsar_client;
+
+use self::{
+    output::{Form, Output},
+    problems::WrongArguments,
+};
+use super::{
+    EXIT_INTERRUPTED, EXIT_USAGE,
+    client_args::{ClientArgs, ClientArgsError, ClientTarget},
+};
+use crate::{
+    app::Shutdown,
+    client::{
+        ClientError, LookupError, MessageId, PulsarClient,
+        consumer::{AckError, ReceiveError},
+        producer::SendError,
+    },
+    naming::NameError,
+    telemetry::{self, LogError, LogFormat, LogSettings, check_level},
+};
+
+/// What the commands have in common.
+#[derive(Debug, Args)]
+struct CommonArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// [-ml] Without effect: what is not sent yet is bounded by 64 MiB for each partition.
+    #[arg(long, value_name = "SIZE", help_heading = "Connection")]
+    memory_limit: Option<String>,
+    /// One JSON object a message, for programs.
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    /// No summary at the end.
+    #[arg(long, help_heading = "Output")]
+    quiet: bool,
+    /// What to log to standard error: error, warn, info, debug, trace, off, or a list of target=level.
+    #[arg(long, value_name = "LEVEL", env = "PULSEGATE_LOG", default_value = "warn", value_parser = parse_level,
+        help_heading = "Output")]
+    log_level: String,
+}
+
+impl CommonArgs {
+    /// The cluster, and what the command is to do, if nothing is wrong with either.
+    fn with<T>(
+        &self,
+        settings: Result<T, WrongArguments>,
+    ) -> Result<(ClientTarget, T), WrongArguments> {
+        match (self.client.target(), settings) {
+            (Ok(target), Ok(settings)) => Ok((target, settings)),
+            (Ok(_), Err(wrong)) => Err(wrong),
+            (Err(error), settings) => {
+                let wrong = settings.err().unwrap_or_else(WrongArguments::none);
+                Err(match error {
+                    ClientArgsError::Settings(errors) => wrong.and(errors.problems),
+                    error @ ClientArgsError::TlsFiles(_) => wrong.and([error]),
+                })
+            }
+        }
+    }
+}
+
+/// Why a command did not do all that it was told to.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    /// The topic cannot be used.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A message has no receipt.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// There is no further message.
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
+    /// A message was shown and is not acknowledged.
+    #[error("a message cannot be acknowledged: {0}")]
+    Acknowledge(#[from] AckError),
+    /// The schema of a topic cannot be asked for.
+    #[error("the schema cannot be read: {0}")]
+    Schema(#[from] LookupError),
+    /// A message is encrypted.
+    #[error("message {0} is encrypted; -ca CONSUME shows it as it is, -ca DISCARD leaves it out")]
+    Encrypted(MessageId),
+    /// The pattern names no namespace.
+    #[error("the pattern names no namespace: {0}")]
+    Pattern(#[source] NameError),
+    /// Standard output does not take what was to be shown.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[source] io::Error),
+}
+
+impl ProduceArgs {
+    /// Sends messages, and returns the exit code of the process.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        let (target, settings) = match self.common.with(self.settings()) {
+            Ok(right) => right,
+            Err(wrong) => return refuse(&wrong),
+        };
+        run(
+            &self.common,
+            target,
+            ("producing", "produced"),
+            async |session| send::send(session, &settings).await,
+        )
+    }
+}
+
+impl ConsumeArgs {
+    /// Consumes messages, and returns the exit code of the process.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        let (target, settings) = match self.common.with(self.settings()) {
+            Ok(right) => right,
+            Err(wrong) => return refuse(&wrong),
+        };
+        run(
+            &self.common,
+            target,
+            ("consuming", "consumed"),
+            async |session| receive::consume(session, &settings).await,
+        )
+    }
+}
+
+impl ReadArgs {
+    /// Reads messages, and returns the exit code of the process.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        let (target, settings) = match self.common.with(self.settings()) {
+            Ok(right) => right,
+            Err(wrong) => return refuse(&wrong),
+        };
+        run(&self.common, target, ("reading", "read"), async |session| {
+            receive::read(session, &settings).await
+        })
+    }
+}
+
+/// What a command works with.
+struct Session<'a, W> {
+    client: &'a PulsarClient,
+    output: &'a mut Output<W>,
+    /// Cancelled by the first signal.
+    stop: &'a CancellationToken,
+    /// Messages so far, for the summary.
+    count: &'a mut u64,
+}
+
+fn parse_level(text: &str) -> Result<String, LogError> {
+    check_level(text).map(|()| text.to_owned())
+}
+
+/// Runs a command with a client until it is done or a signal ends it: the first one in order, with a summary, the second
+/// one at once. `words` are what it does to messages, while it does and once it has done.
+fn run(
+    arguments: &CommonArgs,
+    target: ClientTarget,
+    words: (&str, &str),
+    work: impl AsyncFnOnce(Session<'_, Stdout>) -> Result<(), CommandError>,
+) -> ExitCode {
+    let log = telemetry::init_logging(&LogSettings {
+        level: arguments.log_level.clone(),
+        format: LogFormat::Text,
+    });
+    let _log = match log {
+        Ok(guard) => guard,
+        Err(error) => return refuse(&error),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format_args!("cannot start the runtime: {error}")),
+    };
+    let code = runtime.block_on(async {
+        let mut signals = match Shutdown::listen() {
+            Ok(signals) => signals,
+            Err(error) => return fail(&format_args!("cannot catch signals: {error}")),
+        };
+        let stop = CancellationToken::new();
+        let interrupted = async {
+            signals.requested().await;
+            stop.cancel();
+            signals.requested().await;
+        };
+        tokio::select! {
+            code = with_client(arguments, target, words, &stop, work) => code,
+            () = interrupted => ExitCode::from(EXIT_INTERRUPTED),
+        }
+    });
+    // A write to standard output that nobody reads is not waited for.
+    runtime.shutdown_background();
+    code
+}
+
+async fn with_client(
+    arguments: &CommonArgs,
+    target: ClientTarget,
+    (doing, done): (&str, &str),
+    stop: &CancellationToken,
+    work: impl AsyncFnOnce(Session<'_, Stdout>) -> Result<(), CommandError>,
+) -> ExitCode {
+    for warning in &target.warnings {
+        tracing::warn!("{warning}");
+    }
+    let client = PulsarClient::new(target.service_url, target.options);
+    let mut output = Output::new(
+        tokio::io::stdout(),
+        Form {
+            json: arguments.json,
+            quiet: arguments.quiet,
+        },
+    );
+    let mut count = 0;
+    let worked = work(Session {
+        client: &client,
+        output: &mut output,
+        stop,
+        count: &mut count,
+    })
+    .await;
+    client.close();
+    let summed_up = output.summary(count, done).await;
+    let ended = worked.and(summed_up.map_err(CommandError::Output));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of a pipe has gone, such as `head`: a reason to end, not a failure.
+        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(&format_args!("error while {doing} messages: {error}")),
+    }
+}
+
+fn refuse(what: &dyn Display) -> ExitCode {
+    complain(what);
+    ExitCode::from(EXIT_USAGE)
+}
+
+fn fail(what: &dyn Display) -> ExitCode {
+    complain(what);
+    ExitCode::FAILURE
+}
+
+/// Tells the user on standard error; there is nobody to tell when that fails.
+fn complain(what: &dyn Display) {
+    let _ = writeln!(std::io::stderr(), "pulsegate: {what}");
+}

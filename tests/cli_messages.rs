@@ -1,0 +1,389 @@
+//! `pulsegate produce`, `consume` and `read` through the built binary, against brokers that answer by script. Real ones are
+//! `tests/compat/cli.py`'s.
+
+use std::io::Read as _;
+use std::process::{Command, Output, Stdio};
+
+use bytes::Bytes;
+use pulsegate::protocol::command::Command as Wire;
+use pulsegate::protocol::frame::Frame;
+use pulsegate::protocol::message::{MessageForm, encode};
+use pulsegate::protocol::proto::pulsar::{
+    CommandMessage, CommandProducerSuccess, CommandSendReceipt, CommandSuccess, MessageIdData,
+    MessageMetadata, ServerError, base_command::Type,
+};
+use pulsegate::testing::scripted_broker::{
+    Received, Script, ScriptedBroker, Step, error, lookup_connect, partitions,
+};
+
+fn pulsegate(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pulsegate"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("PULSAR_") || name.starts_with("PULSEGATE_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    pulsegate(arguments).output().expect("run")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn all_wrong_arguments_are_listed_with_those_of_the_connection() {
+    let cases: [(&[&str], &[&str]); 3] = [
+        (
+            &[
+                "produce",
+                "--url",
+                "nowhere",
+                "-n",
+                "0",
+                "-vs",
+                "xml",
+                "--auth-plugin",
+                "x",
+            ],
+            &[
+                "TOPIC: is missing",
+                "-n, --num-produce: \"0\"",
+                "-vs, --value-schema: ",
+                "-m, --messages: there is nothing to send",
+                "--url: brokerServiceUrl",
+                "--auth-plugin: ",
+            ],
+        ),
+        (
+            &["consume", "t", "-t", "Any", "--url", "nowhere"],
+            &[
+                "-s, --subscription-name: is missing",
+                "-t, --subscription-type",
+                "--url: ",
+            ],
+        ),
+        (
+            &[
+                "--url",
+                "nowhere",
+                "read",
+                "t",
+                "-m",
+                "x",
+                "-ekv",
+                "file:///key",
+            ],
+            &[
+                "-m, --start-message-id: \"x\"",
+                "-ekv, --encryption-key-value: not supported",
+                "--url: ",
+            ],
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        let printed = stderr(&output);
+        let count = format!("the arguments have {} problems:", expected.len());
+        for expected in expected.iter().copied().chain([count.as_str()]) {
+            assert!(
+                printed.contains(expected),
+                "{expected}\nis not in\n{printed}"
+            );
+        }
+    }
+    for unknown in [
+        &["produce", "t", "--no-such"][..],
+        &["consume", "t", "u", "-s", "x"],
+        &["read", "-n"],
+    ] {
+        assert_eq!(run(unknown).status.code(), Some(64), "{unknown:?}");
+    }
+}
+
+#[test]
+fn help_names_every_option_of_pulsar_client() {
+    let common = [
+        "--url",
+        "--auth-plugin",
+        "--auth-params",
+        "--listener-name",
+        "--tlsTrustCertsFilePath",
+        "[-ml]",
+        "--json",
+    ];
+    for (command, options) in [
+        (
+            "produce",
+            "-c, --chunking|[-db]|[-dr]|[-ekn]|[-ekv]|-f, --files|-k, --key|[-ks]|[-kvet]|[-kvk]|[-kvkf]|-m, --messages|\
+             -n, --num-produce|-p, --properties|-r, --rate|-s, --separator|[-vs]",
+        ),
+        (
+            "consume",
+            "[-ac]|[-ca]|[-ekv]|[-etp]|--hex|--hide-content|-m, --subscription-mode|[-mc]|[-mp]|-n, --num-messages|\
+             -p, --subscription-position|[-pm]|-q, --queue-size|-r, --rate|--regex|[-rs]|-s, --subscription-name|[-st]|\
+             [-stp]|-t, --subscription-type",
+        ),
+        (
+            "read",
+            "[-ac]|[-ca]|[-ekv]|--hex|--hide-content|-i, --start-message-id-inclusive|-m, --start-message-id|[-mc]|[-mp]|\
+             -n, --num-messages|[-pm]|-q, --queue-size|-r, --rate|[-st]",
+        ),
+    ] {
+        let output = run(&[command, "--help"]);
+        assert_eq!(output.status.code(), Some(0), "{command}");
+        let help = stdout(&output);
+        for option in options.split('|').chain(common) {
+            assert!(
+                help.contains(option),
+                "{option} is not in the help of {command}"
+            );
+        }
+    }
+}
+
+/// A broker of topics without partitions that it serves itself.
+async fn broker(extend: impl FnOnce(Script) -> Script) -> (ScriptedBroker, String) {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let url = broker.url();
+    let own = url.clone();
+    let script = Script::new()
+        .on(Type::PartitionedMetadata, |received| {
+            vec![Step::Send(partitions(received.request_id(), 0))]
+        })
+        .on(Type::Lookup, move |received| {
+            vec![Step::Send(lookup_connect(received.request_id(), &own))]
+        })
+        .on(Type::Producer, |received| {
+            vec![Step::Send(Wire::from(CommandProducerSuccess {
+                request_id: received.request_id(),
+                producer_name: "p".to_owned(),
+                last_sequence_id: Some(-1),
+                ..CommandProducerSuccess::default()
+            }))]
+        })
+        .on(Type::Send, |received| vec![Step::Send(receipt(received))])
+        .on(Type::Subscribe, success)
+        .on(Type::Seek, success)
+        .on(Type::CloseProducer, success)
+        .on(Type::CloseConsumer, success);
+    broker.set_script(extend(script));
+    (broker, url)
+}
+
+fn success(received: &Received) -> Vec<Step> {
+    let request_id = received.request_id();
+    vec![Step::Send(Wire::from(CommandSuccess {
+        request_id,
+        ..CommandSuccess::default()
+    }))]
+}
+
+fn receipt(received: &Received) -> Wire {
+    let Wire::Send(send) = &received.command else {
+        panic!("SEND has its rule");
+    };
+    Wire::from(CommandSendReceipt {
+        producer_id: send.producer_id,
+        sequence_id: send.sequence_id,
+        message_id: Some(MessageIdData {
+            ledger_id: 3,
+            entry_id: send.sequence_id,
+            ..MessageIdData::default()
+        }),
+        ..CommandSendReceipt::default()
+    })
+}
+
+/// Runs the binary without standing in the way of the broker.
+async fn run_beside(arguments: &[&str]) -> Output {
+    let mut command = pulsegate(arguments);
+    tokio::task::spawn_blocking(move || command.output().expect("run"))
+        .await
+        .expect("no panic")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_a_receipt_is_counted() {
+    let (broker, url) = broker(|script| script).await;
+    let output = run_beside(&["produce", "--url", &url, "t", "-m", "a,b", "-n", "2"]).await;
+    assert_eq!(stdout(&output), "4 messages successfully produced\n");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(broker.received_of(Type::Send).len(), 4);
+    let output = run_beside(&["produce", "--url", &url, "t", "-m", "a", "--json"]).await;
+    assert_eq!(
+        stdout(&output),
+        "{\"topic\":\"persistent://public/default/t\",\"messageId\":\"3:0:-1\",\"size\":1}\n"
+    );
+    assert!(stderr(&output).contains("1 messages successfully produced"));
+    let output = run_beside(&[
+        "produce", "--url", &url, "t", "-m", "a", "--json", "--quiet",
+    ])
+    .await;
+    assert!(output.stderr.is_empty(), "{}", stderr(&output));
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_told_and_fails() {
+    let refuse = |received: &Received| {
+        let request_id = received.request_id();
+        vec![Step::Send(error(
+            request_id,
+            ServerError::AuthorizationError,
+            "not yours",
+        ))]
+    };
+    let (broker, url) = broker(|script| {
+        script
+            .on(Type::Producer, refuse)
+            .on(Type::Subscribe, refuse)
+    })
+    .await;
+    for (arguments, doing, done) in [
+        (&["produce", "t", "-m", "a"][..], "producing", "produced"),
+        (&["consume", "t", "-s", "s"], "consuming", "consumed"),
+        (&["read", "t"], "reading", "read"),
+    ] {
+        let output = run_beside(&[arguments, &["--url", &url]].concat()).await;
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert_eq!(stdout(&output), format!("0 messages successfully {done}\n"));
+        let printed = stderr(&output);
+        assert!(
+            printed.contains(&format!("error while {doing} messages: ")),
+            "{printed}"
+        );
+        assert!(printed.contains("not yours"), "{printed}");
+    }
+    broker.stop().await;
+}
+
+/// Sends these payloads as soon as the consumer asks for messages.
+fn deliver(payloads: &'static [&'static str]) -> impl Fn(&Received) -> Vec<Step> + Send + Sync {
+    move |received| {
+        let Wire::Flow(flow) = &received.command else {
+            panic!("FLOW has its rule");
+        };
+        let message = |(entry, payload): (usize, &&'static str)| {
+            let command = Wire::from(CommandMessage {
+                consumer_id: flow.consumer_id,
+                message_id: MessageIdData {
+                    ledger_id: 3,
+                    entry_id: u64::try_from(entry).expect("small"),
+                    ..MessageIdData::default()
+                },
+                ..CommandMessage::default()
+            });
+            let metadata = MessageMetadata {
+                producer_name: "p".to_owned(),
+                sequence_id: 7,
+                publish_time: 1,
+                ..MessageMetadata::default()
+            };
+            let form = MessageForm {
+                checksum: true,
+                broker_entry: None,
+            };
+            let encoded = encode(&metadata, Bytes::from_static(payload.as_bytes()), form);
+            Step::Frame(Frame {
+                command: command.encode_command(),
+                payload: [encoded.header, encoded.payload].concat().into(),
+            })
+        };
+        payloads.iter().enumerate().map(message).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_are_printed_and_only_those_are_acknowledged() {
+    let (broker, url) =
+        broker(|script| script.on(Type::Flow, deliver(&["one", "two", "three"]))).await;
+    let output = run_beside(&["consume", "--url", &url, "t", "-s", "s", "-n", "2"]).await;
+    let line = |content| {
+        format!(
+            "----- got message -----\npublishTime:[1], eventTime:[0], key:[null], properties:[], content:{content}\n"
+        )
+    };
+    let expected = [
+        line("one"),
+        line("two"),
+        "2 messages successfully consumed\n".to_owned(),
+    ]
+    .concat();
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(0));
+    let acknowledged: Vec<u64> = broker
+        .received_of(Type::Ack)
+        .iter()
+        .flat_map(|received| match &received.command {
+            Wire::Ack(ack) => ack.message_id.iter().map(|id| id.entry_id).collect(),
+            _ => Vec::new(),
+        })
+        .collect();
+    assert_eq!(acknowledged, [0, 1]);
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_with_a_summary_and_the_end_of_the_reader_without_one() {
+    let (broker, url) = broker(|script| script.on(Type::Flow, deliver(&["one"]))).await;
+    for end_of_reader in [false, true] {
+        let mut child = pulsegate(&["consume", "--url", &url, "t", "-s", "s", "-n", "0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start");
+        let mut out = child.stdout.take().expect("piped");
+        if end_of_reader {
+            drop(out);
+            // Whatever comes next cannot be printed.
+            let output = child.wait_with_output().expect("wait");
+            assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+            assert!(output.stderr.is_empty(), "{}", stderr(&output));
+            continue;
+        }
+        let mut first = [0; "----- got message -----\n".len()];
+        out.read_exact(&mut first).expect("a message");
+        let sent = Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status();
+        assert!(sent.expect("kill").success());
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).expect("the rest");
+        assert!(
+            rest.ends_with("content:one\n1 messages successfully consumed\n"),
+            "{rest}"
+        );
+        assert_eq!(child.wait().expect("wait").code(), Some(0));
+    }
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_what_waits_for_a_silent_broker() {
+    let broker = ScriptedBroker::start(Script::empty()).await;
+    let child = pulsegate(&["produce", "--url", &broker.url(), "t", "-m", "a"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start");
+    broker.wait_for(Type::Connect, 1).await;
+    let sent = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status();
+    assert!(sent.expect("kill").success());
+    let output = child.wait_with_output().expect("wait");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(stdout(&output), "0 messages successfully produced\n");
+    broker.stop().await;
+}
