@@ -69,6 +69,7 @@ const DRIVERS: &[&str] = &[
     "src/gateway/forward.rs",
     "src/gateway/notices.rs",
     "src/http/server.rs",
+    "src/perf/null_broker/connection.rs",
     "src/telemetry/log_writer.rs",
 ];
 const DRIVERS_ONLY: &[&str] = &["Instant", "SystemTime", "RandomState"];

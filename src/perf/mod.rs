@@ -1,0 +1,8 @@
+//! Measuring brokers: load generators, a broker that stores nothing to measure the generators against, and the reports.
+//!
+//! Owns what `pulsegate perf` does; what users type and read is in `cli`. Latencies go into HDR histograms, rates follow an
+//! absolute schedule, so that a broker that stalls is not measured as if nobody had wanted anything of it meanwhile.
+//!
+//! Start at [`null_broker`].
+
+pub mod null_broker;
