@@ -16,6 +16,9 @@ fn main() -> ExitCode {
         Ok(Arguments {
             command: Command::Gateway(arguments),
         }) => gateway(&arguments),
+        Ok(Arguments {
+            command: Command::Perf(arguments),
+        }) => arguments.run(),
         Err(code) => code,
     }
 }

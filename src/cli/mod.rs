@@ -4,6 +4,7 @@
 //! arguments into settings and hands them to [`crate::app`]. Start at [`parse`].
 
 mod gateway;
+mod perf;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub use gateway::GatewayArgs;
+pub use perf::PerfArgs;
 
 use crate::app::Ended;
 
@@ -35,6 +37,8 @@ pub struct Arguments {
 pub enum Command {
     /// Serve Pulsar clients in front of brokers that they cannot reach themselves.
     Gateway(GatewayArgs),
+    /// Measure brokers: a load generator, and a broker that stores nothing.
+    Perf(PerfArgs),
 }
 
 /// Reads the arguments of the process, the program's name first.
@@ -42,6 +46,10 @@ pub enum Command {
 /// # Errors
 /// With the exit code, after help, version or an error was printed: 0 for the former two, [`EXIT_USAGE`] for an error.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, ExitCode> {
+    parse_known(perf::prepare(arguments.into_iter().collect())?)
+}
+
+fn parse_known(arguments: Vec<OsString>) -> Result<Arguments, ExitCode> {
     Arguments::try_parse_from(arguments).map_err(|error| {
         // Nothing is left to do when even the error cannot be printed.
         let _ = error.print();

@@ -3,6 +3,12 @@
 //! Owns what `pulsegate perf` does; what users type and read is in `cli`. Latencies go into HDR histograms, rates follow an
 //! absolute schedule, so that a broker that stalls is not measured as if nobody had wanted anything of it meanwhile.
 //!
-//! Start at [`null_broker`].
+//! Start at [`null_broker`] for the broker and at [`report`] for what is measured.
 
+pub mod compare;
+pub mod latency;
+pub mod measure;
 pub mod null_broker;
+pub mod pacing;
+pub mod report;
+pub mod watch;

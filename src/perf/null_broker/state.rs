@@ -361,9 +361,7 @@ impl Session {
     }
 
     fn consumer(&mut self, id: u64) -> Option<&mut Consumer> {
-        self.consumers
-            .iter_mut()
-            .find(|consumer| consumer.id == id)
+        self.consumers.iter_mut().find(|consumer| consumer.id == id)
     }
 
     fn remove_consumer(&mut self, id: u64) -> bool {
