@@ -45,6 +45,17 @@ pub type ChallengeHook =
 /// Says whether the address that a broker's host name resolved to may be connected to.
 pub type AddressCheck = Arc<dyn Fn(&BrokerAddress, IpAddr) -> bool + Send + Sync>;
 
+/// Takes the frames that answer no request, on the connection's task, in the order they came. Never blocks; an error ends the
+/// connection.
+pub(crate) trait FrameSink: Send {
+    /// A frame of this command type.
+    fn on_frame(&mut self, command_type: i32, frame: Frame) -> Result<(), CloseReason>;
+    /// All frames that had arrived were taken.
+    fn on_idle(&mut self) -> Result<(), CloseReason>;
+    /// The connection ended; nothing follows.
+    fn on_end(&mut self, reason: &CloseReason);
+}
+
 /// How a connection behaves. All durations count from the event they name.
 #[derive(Clone)]
 pub struct ConnectionOptions {
@@ -160,16 +171,46 @@ impl Connection {
         Self::establish(reader, writer, connect, options).await
     }
 
+    /// As [`open`](Self::open), with the frames that answer no request handed to `sink`.
+    pub(crate) async fn open_with_sink(
+        address: &BrokerAddress,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        sink: Box<dyn FrameSink>,
+    ) -> Result<Self, ConnectError> {
+        let (reader, writer) = dial(address, options.connect_timeout, options.allowed.as_ref())
+            .await?
+            .into_split();
+        Self::start(reader, writer, connect, options, Events::Sink(sink)).await
+    }
+
     /// Makes a connection of the two halves of any stream: performs the handshake and starts the task.
     ///
     /// # Errors
     /// See [`ConnectError`].
     pub async fn establish<R, W>(
         reader: R,
-        mut writer: W,
+        writer: W,
         connect: CommandConnect,
         options: ConnectionOptions,
     ) -> Result<(Self, ConnectionEvents), ConnectError>
+    where
+        R: AsyncRead + Unpin + Send + 'static,
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
+        let (events, frames) = mpsc::channel(options.max_events.max(1));
+        let connection =
+            Self::start(reader, writer, connect, options, Events::Queue(events)).await?;
+        Ok((connection, ConnectionEvents { frames }))
+    }
+
+    async fn start<R, W>(
+        reader: R,
+        mut writer: W,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        events: Events,
+    ) -> Result<Self, ConnectError>
     where
         R: AsyncRead + Unpin + Send + 'static,
         W: AsyncWrite + Unpin + Send + 'static,
@@ -183,7 +224,6 @@ impl Connection {
             places: Semaphore::new(max_in_flight.min(Semaphore::MAX_PERMITS)),
             ended: CancellationToken::new(),
         });
-        let (events, frames) = mpsc::channel(options.max_events.max(1));
         let stop = CancellationToken::new();
         let driver = Driver {
             reader,
@@ -206,12 +246,9 @@ impl Connection {
             request_timeout: options.request_timeout,
             stop,
         };
-        Ok((
-            Self {
-                handle: Arc::new(handle),
-            },
-            ConnectionEvents { frames },
-        ))
+        Ok(Self {
+            handle: Arc::new(handle),
+        })
     }
 
     /// What the broker said of itself in CONNECTED.
@@ -426,10 +463,27 @@ impl Drop for EndGuard {
     }
 }
 
+/// Where the frames go that answer no request.
+enum Events {
+    Queue(mpsc::Sender<Frame>),
+    Sink(Box<dyn FrameSink>),
+}
+
+impl Events {
+    /// Waits for a place in the queue and puts the frame there. Cancel-safe: the frame stays parked.
+    async fn put(&mut self, parked: &mut Option<Frame>) {
+        let Self::Queue(queue) = self else { return };
+        let permit = queue.reserve().await;
+        if let (Some(frame), Ok(permit)) = (parked.take(), permit) {
+            permit.send(frame);
+        }
+    }
+}
+
 /// The task of a connection, but for the writer.
 struct Driver<R> {
     reader: FrameReader<R>,
-    events: mpsc::Sender<Frame>,
+    events: Events,
     /// A frame that the full event queue has not taken; nothing is read while there is one.
     parked: Option<Frame>,
     outbound: Outbound,
@@ -449,6 +503,9 @@ impl<R: AsyncRead + Unpin> Driver<R> {
             // What was sent before the close still goes out, unless the broker does not read.
             let _ = timeout(FLUSH_ON_CLOSE, writing).await;
         }
+        if let Events::Sink(sink) = &mut self.events {
+            sink.on_end(&reason);
+        }
         self.ended.shared.end(reason);
     }
 
@@ -467,7 +524,7 @@ impl<R: AsyncRead + Unpin> Driver<R> {
                 ticks.reset();
                 ticks
             });
-        let (stop, events) = (self.stop.clone(), self.events.clone());
+        let stop = self.stop.clone();
         loop {
             tokio::select! {
                 biased;
@@ -481,14 +538,10 @@ impl<R: AsyncRead + Unpin> Driver<R> {
                         return (reason, false);
                     }
                 }
-                permit = events.reserve(), if self.parked.is_some() => {
-                    if let (Some(frame), Ok(permit)) = (self.parked.take(), permit) {
-                        permit.send(frame);
-                    }
-                }
+                () = self.events.put(&mut self.parked), if self.parked.is_some() => {}
                 frame = self.reader.next(), if self.parked.is_none() => {
                     let result = match frame {
-                        Ok(Some(frame)) => self.on_frame(frame),
+                        Ok(Some(frame)) => self.on_frames(frame),
                         Ok(None) => Err(CloseReason::EndOfStream),
                         Err(error) => Err(error.into()),
                     };
@@ -509,11 +562,33 @@ impl<R: AsyncRead + Unpin> Driver<R> {
         }
     }
 
+    /// A frame and those that came with it, until one has to wait. Their number is bounded by what one read brings.
+    fn on_frames(&mut self, first: Frame) -> Result<(), CloseReason> {
+        self.ended.shared.state.lock().on_alive();
+        let mut next = Some(first);
+        while let Some(frame) = next {
+            self.on_frame(frame)?;
+            next = match self.parked {
+                Some(_) => None,
+                None => self.reader.next_buffered()?,
+            };
+        }
+        match &mut self.events {
+            Events::Sink(sink) => sink.on_idle(),
+            Events::Queue(_) => Ok(()),
+        }
+    }
+
     fn on_frame(&mut self, frame: Frame) -> Result<(), CloseReason> {
         let command_type = Command::peek_type(&frame.command).map_err(command_close)?;
         let shared = &self.ended.shared;
+        if let Events::Sink(sink) = &mut self.events
+            && (command_type == Type::SendReceipt as i32 || command_type == Type::Message as i32)
+        {
+            // Commands without a request id, one per message: they take no lock.
+            return sink.on_frame(command_type, frame);
+        }
         if command_type == Type::ProducerSuccess as i32 && !is_producer_ready(&frame)? {
-            shared.state.lock().on_interim_answer();
             return Ok(());
         }
         let incoming = shared
@@ -554,7 +629,11 @@ impl<R: AsyncRead + Unpin> Driver<R> {
         {
             return self.send_urgent(&Command::from(response));
         }
-        match self.events.try_send(frame) {
+        let queue = match &mut self.events {
+            Events::Sink(sink) => return sink.on_frame(command_type, frame),
+            Events::Queue(queue) => queue,
+        };
+        match queue.try_send(frame) {
             Ok(()) => Ok(()),
             Err(mpsc::error::TrySendError::Full(frame)) => {
                 self.parked = Some(frame);

@@ -2,7 +2,9 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use super::lookup::LookupError;
 use crate::{
+    naming::BrokerAddress,
     net::ReadError,
     protocol::{
         command::CommandError,
@@ -136,4 +138,101 @@ impl From<CommandError> for RequestError {
     fn from(error: CommandError) -> Self {
         Self::Command(Arc::new(error))
     }
+}
+
+/// Why something that a client does over lookups and connections failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ClientError {
+    /// The broker of the topic is not known.
+    #[error("lookup failed: {0}")]
+    Lookup(Arc<LookupError>),
+    /// The broker of the topic cannot be connected to.
+    #[error("no connection to {address}: {error}")]
+    Connect {
+        /// The broker.
+        address: BrokerAddress,
+        /// Why not.
+        error: Arc<ConnectError>,
+    },
+    /// The broker refused, or did not answer.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The broker answered with something else.
+    #[error("the broker answered with {0}")]
+    UnexpectedAnswer(&'static str),
+    /// It did not succeed within `operation_timeout`; with what went wrong last.
+    #[error("not done within {limit:?}; last: {last}")]
+    Timeout {
+        /// The time that was given.
+        limit: Duration,
+        /// The error of the last attempt.
+        last: Box<ClientError>,
+    },
+    /// The client, producer or consumer is closed.
+    #[error("closed")]
+    Closed,
+}
+
+impl From<LookupError> for ClientError {
+    fn from(error: LookupError) -> Self {
+        Self::Lookup(Arc::new(error))
+    }
+}
+
+impl ClientError {
+    /// Whether the same may succeed a moment later: the topic is moving, the broker restarts, the network is gone.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Lookup(error) => match &**error {
+                LookupError::Refused { code, .. } => is_passing(*code),
+                LookupError::Failure(failure) => failure.refusal().is_none_or(is_passing),
+                LookupError::UnexpectedAnswer(_) => false,
+            },
+            Self::Connect { error, .. } => match &**error {
+                ConnectError::Refused { code, .. } => is_passing(*code),
+                ConnectError::TlsUnsupported
+                | ConnectError::AddressDenied
+                | ConnectError::ChallengeUnsupported => false,
+                _ => true,
+            },
+            Self::Request(RequestError::Refused { code, .. }) => is_passing(*code),
+            Self::Request(RequestError::Timeout(_) | RequestError::Closed(_)) => true,
+            Self::Request(RequestError::Command(_))
+            | Self::UnexpectedAnswer(_)
+            | Self::Timeout { .. }
+            | Self::Closed => false,
+        }
+    }
+
+    /// The code with which a broker refused, if that is what happened.
+    pub fn server_error(&self) -> Option<ServerError> {
+        match self {
+            Self::Lookup(error) => match &**error {
+                LookupError::Refused { code, .. } => Some(*code),
+                LookupError::Failure(failure) => failure.refusal(),
+                LookupError::UnexpectedAnswer(_) => None,
+            },
+            Self::Connect { error, .. } => match &**error {
+                ConnectError::Refused { code, .. } => Some(*code),
+                _ => None,
+            },
+            Self::Request(RequestError::Refused { code, .. }) => Some(*code),
+            Self::Timeout { last, .. } => last.server_error(),
+            _ => None,
+        }
+    }
+}
+
+/// The codes of a state that passes. Apache's clients try again after all but those that name a fault of the request or
+/// of its rights.
+fn is_passing(code: ServerError) -> bool {
+    matches!(
+        code,
+        ServerError::UnknownError
+            | ServerError::MetadataError
+            | ServerError::PersistenceError
+            | ServerError::ServiceNotReady
+            | ServerError::TooManyRequests
+            | ServerError::ConsumerNotFound
+    )
 }

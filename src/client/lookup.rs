@@ -3,7 +3,13 @@
 //! [`follow`] works on encoded commands, for a gateway that changes nothing it does not have to;
 //! [`LookupClient`] is the typed form on top of the same pool.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 
@@ -191,12 +197,22 @@ pub enum LookupError {
 #[derive(Debug, Clone)]
 pub struct LookupClient {
     pool: BrokerPool,
+    /// Whether the last answer said so.
+    through_service_url: Arc<AtomicBool>,
 }
 
 impl LookupClient {
     /// Lookups that use these connections.
     pub fn new(pool: BrokerPool) -> Self {
-        Self { pool }
+        Self {
+            pool,
+            through_service_url: Arc::default(),
+        }
+    }
+
+    /// Whether brokers are reached through the service URL, as far as lookups have told.
+    pub(crate) fn goes_through_service_url(&self) -> bool {
+        self.through_service_url.load(Ordering::Relaxed)
     }
 
     /// The broker that serves a topic. Cancel-safe.
@@ -218,9 +234,11 @@ impl LookupClient {
         .await?;
         match decode(&frame)? {
             Command::LookupResponse(response) if response.response() == LookupType::Connect => {
+                let through = response.proxy_through_service_url();
+                self.through_service_url.store(through, Ordering::Relaxed);
                 Ok(BrokerLookup {
                     address: broker_of(&response)?,
-                    proxy_through_service_url: response.proxy_through_service_url(),
+                    proxy_through_service_url: through,
                 })
             }
             answer => Err(refused(answer)),
@@ -287,6 +305,19 @@ fn refused(answer: Command) -> LookupError {
     LookupError::Refused {
         code: code.map_or(ServerError::UnknownError, server_error),
         message: message.unwrap_or_default(),
+    }
+}
+
+impl LookupFailure {
+    /// The code with which a broker refused the connection for the lookup, if that is what happened.
+    pub(crate) fn refusal(&self) -> Option<ServerError> {
+        match self {
+            Self::Pool(PoolError::Connect { error, .. }) => match &**error {
+                ConnectError::Refused { code, .. } => Some(*code),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 }
 

@@ -10,7 +10,11 @@ pub mod connection;
 pub mod error;
 pub mod handshake;
 pub mod lookup;
+pub mod message_id;
 pub mod pool;
+pub mod pulsar_client;
+pub(crate) mod session;
+mod sessions;
 mod state;
 
 #[cfg(test)]
@@ -22,6 +26,8 @@ pub use backoff::{Backoff, BackoffPolicy};
 pub use connection::{
     AddressCheck, ChallengeHook, Connection, ConnectionEvents, ConnectionOptions,
 };
-pub use error::{CloseReason, ConnectError, RequestError};
+pub use error::{ClientError, CloseReason, ConnectError, RequestError};
 pub use lookup::{BrokerLookup, Denied, LookupClient, LookupError, LookupFailure};
+pub use message_id::MessageId;
 pub use pool::{BrokerPool, PoolError};
+pub use pulsar_client::{ClientOptions, PulsarClient};
