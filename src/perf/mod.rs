@@ -11,4 +11,5 @@ pub mod measure;
 pub mod null_broker;
 pub mod pacing;
 pub mod report;
+pub mod run;
 pub mod watch;
