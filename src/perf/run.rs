@@ -442,9 +442,9 @@ mod tests {
         Ok(())
     }
 
-    async fn report(plan: &RunPlan, end: bool, interrupt: impl Future<Output = ()>) -> RunReport {
-        let load = move |thread| one_message(thread, end);
-        run(plan, load, interrupt, &mut |_| {}).await.unwrap()
+    async fn report(plan: &RunPlan) -> RunReport {
+        let load = |thread| one_message(thread, true);
+        run(plan, load, pending(), &mut |_| {}).await.unwrap()
     }
 
     #[tokio::test]

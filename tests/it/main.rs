@@ -10,4 +10,5 @@
 mod gateway_direct;
 mod gateway_lifecycle;
 mod gateway_lookup;
+mod perf_null_broker;
 mod support;
