@@ -3,6 +3,7 @@
 //! Owns what users type and what they are told when it is wrong. Never serves anything itself: a subcommand turns
 //! arguments into settings and hands them to [`crate::app`]. Start at [`parse`].
 
+mod client_args;
 mod gateway;
 mod perf;
 
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use client_args::{ClientArgs, ClientArgsError, ClientTarget, HiddenText};
 pub use gateway::GatewayArgs;
 pub use perf::PerfArgs;
 

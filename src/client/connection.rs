@@ -17,30 +17,29 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use super::{
+    authentication::Authentication,
+    dial::open_stream,
     error::{CloseReason, ConnectError, RequestError},
-    handshake::{broker_gave_up, dial, handshake, server_error},
+    handshake::{broker_gave_up, handshake, server_error},
     state::{ConnectionState, Incoming, KeepAliveAction, RegisterError},
+    tls::TlsSource,
 };
 use crate::{
     naming::BrokerAddress,
     net::{
-        FrameReader, Outbound, OutboundError, OutboundLimits, OutboundWriter, Outgoing, outbound,
+        FrameReader, Outbound, OutboundError, OutboundLimits, OutboundWriter, Outgoing, Stream,
+        outbound,
     },
     protocol::{
         command::{Command, name_of},
         frame::{Frame, FrameLimits},
         proto::pulsar::{
-            CommandAuthChallenge, CommandAuthResponse, CommandConnect, CommandConnected,
-            CommandPing, CommandPong, base_command::Type,
+            CommandAuthResponse, CommandConnect, CommandConnected, CommandPing, CommandPong,
+            base_command::Type,
         },
         rewrite,
     },
 };
-
-/// Answers an AUTH_CHALLENGE of the broker, during the handshake or later; `None` = this challenge cannot be answered.
-/// Called on the connection's task, so it must not block.
-pub type ChallengeHook =
-    Arc<dyn Fn(&CommandAuthChallenge) -> Option<CommandAuthResponse> + Send + Sync>;
 
 /// Says whether the address that a broker's host name resolved to may be connected to.
 pub type AddressCheck = Arc<dyn Fn(&BrokerAddress, IpAddr) -> bool + Send + Sync>;
@@ -59,9 +58,9 @@ pub(crate) trait FrameSink: Send {
 /// How a connection behaves. All durations count from the event they name.
 #[derive(Clone)]
 pub struct ConnectionOptions {
-    /// For resolving the host and opening the TCP connection.
+    /// For resolving the host and opening the TCP connection, and as much again for the TLS handshake.
     pub connect_timeout: Duration,
-    /// From the TCP connection to CONNECTED.
+    /// From CONNECT to CONNECTED.
     pub handshake_timeout: Duration,
     /// From the call of a request to its answer, waiting for a free place among `max_in_flight` included.
     pub request_timeout: Duration,
@@ -75,8 +74,14 @@ pub struct ConnectionOptions {
     pub max_events: usize,
     /// Bounds of what we send.
     pub outbound: OutboundLimits,
-    /// Answers authentication challenges. Without it a challenge ends the handshake, and later ones are events.
-    pub on_challenge: Option<ChallengeHook>,
+    /// What CONNECT says of us, read anew for each connection, and how authentication challenges are answered. With
+    /// [`Authentication::none`] a challenge ends the handshake, and later ones are events.
+    pub authentication: Authentication,
+    /// For addresses that ask for TLS.
+    pub tls: TlsSource,
+    /// Addresses that ask for TLS are reached through this one, which learns from the server name in the TLS handshake whom we
+    /// want (PIP-60). The certificate must be the broker's.
+    pub sni_proxy: Option<BrokerAddress>,
     /// Judges resolved addresses before they are connected to. `None` = all may be.
     pub allowed: Option<AddressCheck>,
     /// Where the connection's task is spawned. Clones of the options share it, so an owner can wait for the tasks of all
@@ -96,7 +101,9 @@ impl Default for ConnectionOptions {
             max_in_flight: 50_000,
             max_events: 128,
             outbound: OutboundLimits::default(),
-            on_challenge: None,
+            authentication: Authentication::none(),
+            tls: TlsSource::System,
+            sni_proxy: None,
             allowed: None,
             tracker: TaskTracker::new(),
         }
@@ -112,6 +119,9 @@ impl fmt::Debug for ConnectionOptions {
             .field("keep_alive_interval", &self.keep_alive_interval)
             .field("frame_limits", &self.frame_limits)
             .field("max_in_flight", &self.max_in_flight)
+            .field("authentication", &self.authentication)
+            .field("tls", &self.tls)
+            .field("sni_proxy", &self.sni_proxy)
             .finish_non_exhaustive()
     }
 }
@@ -150,10 +160,7 @@ impl Connection {
         connect: CommandConnect,
         options: ConnectionOptions,
     ) -> Result<Self, ConnectError> {
-        let (reader, writer) = dial(address, options.connect_timeout, options.allowed.as_ref())
-            .await?
-            .into_split();
-        Ok(Self::establish(reader, writer, connect, options).await?.0)
+        Ok(Self::open_with_events(address, connect, options).await?.0)
     }
 
     /// As [`open`](Self::open), with the frames that answer no request.
@@ -165,10 +172,9 @@ impl Connection {
         connect: CommandConnect,
         options: ConnectionOptions,
     ) -> Result<(Self, ConnectionEvents), ConnectError> {
-        let (reader, writer) = dial(address, options.connect_timeout, options.allowed.as_ref())
-            .await?
-            .into_split();
-        Self::establish(reader, writer, connect, options).await
+        let (events, frames) = mpsc::channel(options.max_events.max(1));
+        let connection = Self::dial(address, connect, options, Events::Queue(events)).await?;
+        Ok((connection, ConnectionEvents { frames }))
     }
 
     /// As [`open`](Self::open), with the frames that answer no request handed to `sink`.
@@ -178,10 +184,29 @@ impl Connection {
         options: ConnectionOptions,
         sink: Box<dyn FrameSink>,
     ) -> Result<Self, ConnectError> {
-        let (reader, writer) = dial(address, options.connect_timeout, options.allowed.as_ref())
-            .await?
-            .into_split();
-        Self::start(reader, writer, connect, options, Events::Sink(sink)).await
+        Self::dial(address, connect, options, Events::Sink(sink)).await
+    }
+
+    async fn dial(
+        address: &BrokerAddress,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        events: Events,
+    ) -> Result<Self, ConnectError> {
+        // Boxed: the handshakes are large, and this is part of the task of every producer and consumer.
+        Box::pin(async move {
+            match open_stream(address, &options).await? {
+                Stream::Plain(stream) => {
+                    let (reader, writer) = stream.into_split();
+                    Self::start(reader, writer, connect, options, events).await
+                }
+                Stream::Tls(stream) => {
+                    let (reader, writer) = tokio::io::split(stream);
+                    Self::start(reader, writer, connect, options, events).await
+                }
+            }
+        })
+        .await
     }
 
     /// Makes a connection of the two halves of any stream: performs the handshake and starts the task.
@@ -216,6 +241,11 @@ impl Connection {
         W: AsyncWrite + Unpin + Send + 'static,
     {
         let mut reader = FrameReader::new(reader, options.frame_limits);
+        let challenged = Challenged {
+            authentication: options.authentication.clone(),
+            client_version: connect.client_version.clone(),
+            protocol_version: connect.protocol_version,
+        };
         let shaken = handshake(&mut reader, &mut writer, connect, &options).await?;
         let (outbound, outbound_writer) = outbound::channel(options.outbound);
         let max_in_flight = options.max_in_flight.max(1);
@@ -234,7 +264,7 @@ impl Connection {
             ended: EndGuard {
                 shared: Arc::clone(&shared),
             },
-            on_challenge: options.on_challenge,
+            challenged,
             keep_alive_interval: options.keep_alive_interval,
         };
         options.tracker.spawn(driver.run(outbound_writer, writer));
@@ -264,7 +294,8 @@ impl Connection {
     /// Sends a command and waits for its answer; the request id of `command` is replaced. Cancel-safe in that nothing is
     /// left behind, but the command may have been sent.
     ///
-    /// A PRODUCER_SUCCESS whose `producer_ready` is false is not the answer: the one that follows it is.
+    /// A PRODUCER_SUCCESS whose `producer_ready` is false is not the answer: the one that follows it is, and it has all the
+    /// time that the broker needs.
     ///
     /// # Errors
     /// See [`RequestError`]; an answer that is ERROR is [`RequestError::Refused`]. Answers that report a failure in
@@ -287,18 +318,29 @@ impl Connection {
     /// See [`RequestError`].
     pub async fn request_raw(&self, command: Bytes) -> Result<Frame, RequestError> {
         let limit = self.handle.request_timeout;
-        let exchange = async {
-            let shared = &self.handle.shared;
+        let shared = &self.handle.shared;
+        let mut deadline = std::pin::pin!(tokio::time::sleep(limit));
+        let begin = async {
             // The semaphore is closed only by the end of the connection.
             let place = shared.places.acquire().await.map_err(|_| shared.closed())?;
-            let mut waiting = self.send_request(&command).await?;
-            let answer = (&mut waiting.answer).await.map_err(|_| shared.closed());
-            drop(place);
-            answer
+            Ok::<_, RequestError>((place, self.send_request(&command).await?))
         };
-        timeout(limit, exchange)
-            .await
-            .map_err(|_| RequestError::Timeout(limit))?
+        let (_place, mut waiting) = tokio::select! {
+            biased;
+            begun = begin => begun?,
+            () = &mut deadline => return Err(RequestError::Timeout(limit)),
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = &mut waiting.answer => answer,
+            () = deadline => {
+                if !shared.state.lock().is_deferred(waiting.request_id) {
+                    return Err(RequestError::Timeout(limit));
+                }
+                (&mut waiting.answer).await
+            }
+        };
+        answer.map_err(|_| shared.closed())
     }
 
     /// Registers and sends, waiting for room in the outbound lane where there is none.
@@ -489,7 +531,7 @@ struct Driver<R> {
     outbound: Outbound,
     stop: CancellationToken,
     ended: EndGuard,
-    on_challenge: Option<ChallengeHook>,
+    challenged: Challenged,
     keep_alive_interval: Option<Duration>,
 }
 
@@ -533,11 +575,6 @@ impl<R: AsyncRead + Unpin> Driver<R> {
                     let reason = result.map_or_else(|error| CloseReason::Io(Arc::new(error)), |()| CloseReason::Local);
                     return (reason, true);
                 }
-                _ = async { ticks.as_mut().expect("checked by the branch's condition").tick().await }, if ticks.is_some() => {
-                    if let Err(reason) = self.on_keep_alive_tick() {
-                        return (reason, false);
-                    }
-                }
                 () = self.events.put(&mut self.parked), if self.parked.is_some() => {}
                 frame = self.reader.next(), if self.parked.is_none() => {
                     let result = match frame {
@@ -549,12 +586,20 @@ impl<R: AsyncRead + Unpin> Driver<R> {
                         return (reason, false);
                     }
                 }
+                // After the reader: what has come shows that the broker lives, however late we get to it.
+                due = async { ticks.as_mut().expect("checked by the branch's condition").tick().await }, if ticks.is_some() => {
+                    if let Err(reason) = self.on_keep_alive_tick(due.elapsed()) {
+                        return (reason, false);
+                    }
+                }
             }
         }
     }
 
-    fn on_keep_alive_tick(&mut self) -> Result<(), CloseReason> {
-        let reading = self.parked.is_none();
+    /// `late` is the time since the tick was due. Where this task or its whole process stood still, neither PING was sent nor
+    /// anything read meanwhile, and the silence is ours.
+    fn on_keep_alive_tick(&mut self, late: Duration) -> Result<(), CloseReason> {
+        let reading = self.parked.is_none() && late < TICK_LATE;
         let action = self.ended.shared.state.lock().on_keep_alive_tick(reading);
         match action {
             KeepAliveAction::Close => Err(CloseReason::KeepAliveTimeout),
@@ -589,6 +634,9 @@ impl<R: AsyncRead + Unpin> Driver<R> {
             return sink.on_frame(command_type, frame);
         }
         if command_type == Type::ProducerSuccess as i32 && !is_producer_ready(&frame)? {
+            if let Some(request_id) = rewrite::request_id_of(&frame.command) {
+                shared.state.lock().defer(request_id);
+            }
             return Ok(());
         }
         let incoming = shared
@@ -622,10 +670,7 @@ impl<R: AsyncRead + Unpin> Driver<R> {
 
     fn on_unsolicited(&mut self, command_type: i32, frame: Frame) -> Result<(), CloseReason> {
         if command_type == Type::AuthChallenge as i32
-            && let Some(hook) = &self.on_challenge
-            && let Command::AuthChallenge(challenge) =
-                Command::decode(&frame.command).map_err(command_close)?
-            && let Some(response) = hook(&challenge)
+            && let Some(response) = self.challenged.answer()?
         {
             return self.send_urgent(&Command::from(response));
         }
@@ -658,6 +703,21 @@ impl<R: AsyncRead + Unpin> Driver<R> {
     }
 }
 
+/// What challenges on an open connection are answered with.
+struct Challenged {
+    authentication: Authentication,
+    client_version: String,
+    protocol_version: Option<i32>,
+}
+
+impl Challenged {
+    fn answer(&self) -> Result<Option<CommandAuthResponse>, CloseReason> {
+        self.authentication
+            .answer(&self.client_version, self.protocol_version)
+            .map_err(CloseReason::Credential)
+    }
+}
+
 fn is_producer_ready(frame: &Frame) -> Result<bool, CloseReason> {
     match Command::decode(&frame.command).map_err(command_close)? {
         Command::ProducerSuccess(success) => Ok(success.producer_ready()),
@@ -669,5 +729,7 @@ fn command_close(error: crate::protocol::command::CommandError) -> CloseReason {
     CloseReason::Command(Arc::new(error))
 }
 
+/// A keep-alive tick that comes so much after its time says that we did not run.
+const TICK_LATE: Duration = Duration::from_secs(1);
 /// How long closing waits for a broker to take what was sent before.
 const FLUSH_ON_CLOSE: Duration = Duration::from_secs(1);

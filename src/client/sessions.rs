@@ -87,7 +87,8 @@ impl Sessions {
         connect.proxy_to_broker_url = Some(broker.address.to_string());
         let addresses = &self.service_url.addresses;
         let mut last = ConnectError::ClosedDuringHandshake;
-        for address in addresses.iter().cycle().skip(turn).take(addresses.len()) {
+        let first = turn.checked_rem(addresses.len()).unwrap_or(0);
+        for address in addresses.iter().cycle().skip(first).take(addresses.len()) {
             match Session::open(address, connect.clone(), self.options.clone()).await {
                 Ok(session) => return Ok(session),
                 Err(error) => last = error,
