@@ -72,6 +72,7 @@ const DRIVERS: &[&str] = &[
     "src/gateway/notices.rs",
     "src/http/server.rs",
     "src/perf/null_broker/connection.rs",
+    "src/perf/produce.rs",
     "src/perf/run.rs",
     "src/telemetry/log_writer.rs",
 ];

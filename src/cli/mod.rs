@@ -52,15 +52,18 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments,
 }
 
 fn parse_known(arguments: Vec<OsString>) -> Result<Arguments, ExitCode> {
-    Arguments::try_parse_from(arguments).map_err(|error| {
-        // Nothing is left to do when even the error cannot be printed.
-        let _ = error.print();
-        if error.use_stderr() {
-            ExitCode::from(EXIT_USAGE)
-        } else {
-            ExitCode::SUCCESS
-        }
-    })
+    Arguments::try_parse_from(arguments).map_err(|error| print(&error))
+}
+
+/// Prints help, the version or an error of the parser; returns the exit code that goes with it.
+fn print(error: &clap::Error) -> ExitCode {
+    // Nothing is left to do when even the error cannot be printed.
+    let _ = error.print();
+    if error.use_stderr() {
+        ExitCode::from(EXIT_USAGE)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// The exit code of a server role that ended.

@@ -19,7 +19,10 @@ impl LatencyHistogram {
     /// Adds `count` messages that took `nanos` nanoseconds each.
     #[inline]
     pub fn record(&mut self, nanos: u64, count: u64) {
-        self.0.saturating_record_n(nanos, count);
+        // Of no message there is no latency: the crate would take it for a maximum all the same.
+        if count > 0 {
+            self.0.saturating_record_n(nanos, count);
+        }
     }
 
     /// Adds everything in `other`.
@@ -124,6 +127,14 @@ mod tests {
         histogram.record(u64::MAX, 2);
         assert_eq!(histogram.count(), 2);
         assert!((histogram.summary().max_ms / 3_600_000.0 - 1.0).abs() < 2e-3);
+    }
+
+    #[test]
+    fn what_happened_to_no_message_is_not_a_maximum() {
+        let mut histogram = LatencyHistogram::new();
+        histogram.record(1_000_000, 1);
+        histogram.record(9_000_000, 0);
+        assert!(histogram.summary().max_ms < 1.1);
     }
 
     #[test]

@@ -91,6 +91,8 @@ pub struct LoadThread {
 
 enum ThreadEvent {
     Connected,
+    /// It has done its share and now closes what it has open.
+    Finished,
     Ended(Result<(), LoadError>),
 }
 
@@ -103,6 +105,12 @@ impl LoadThread {
             *start
         };
         self.stop.run_until_cancelled(started).await.flatten()
+    }
+
+    /// Says that this thread's share of the load is done: what follows, such as closing, is not measured.
+    pub async fn finished(&self) {
+        // Nobody waits when the run was given up.
+        let _ = self.events.send(ThreadEvent::Finished).await;
     }
 }
 
@@ -143,6 +151,8 @@ where
 struct Threads {
     count: usize,
     running: usize,
+    /// Threads that have done their share, ended or not.
+    finished: usize,
     meters: Vec<Meter>,
     events: mpsc::Receiver<ThreadEvent>,
     start: watch::Sender<Option<u64>>,
@@ -189,6 +199,7 @@ impl Threads {
         Ok(Self {
             count,
             running: count,
+            finished: 0,
             meters,
             events,
             start,
@@ -203,7 +214,7 @@ impl Threads {
             match self.next().await {
                 Some(ThreadEvent::Connected) => connected += 1,
                 Some(ThreadEvent::Ended(Err(error))) => return Err(RunError::Load(error)),
-                Some(ThreadEvent::Ended(Ok(()))) | None => {
+                Some(ThreadEvent::Finished | ThreadEvent::Ended(Ok(()))) | None => {
                     return Err(RunError::Load(LoadError(ENDED_EARLY.to_owned())));
                 }
             }
@@ -219,13 +230,15 @@ impl Threads {
         event
     }
 
-    /// Waits until all threads have ended; returns the first failure. A thread that panicked is missing in the count, and so the
-    /// end of all senders is the end as well.
-    async fn ended(&mut self) -> Result<(), LoadError> {
-        while self.running > 0 {
+    /// Waits until all threads have done their share; returns the first failure. A thread that panicked says nothing, so the
+    /// end of all senders is the end as well. Cancel-safe.
+    async fn finished(&mut self) -> Result<(), LoadError> {
+        while self.finished < self.count {
             match self.next().await {
                 Some(ThreadEvent::Ended(Err(error))) => return Err(error),
-                Some(_) => {}
+                Some(ThreadEvent::Finished) => self.finished += 1,
+                // Every thread says that it has finished, unless it was told to end.
+                Some(ThreadEvent::Connected | ThreadEvent::Ended(Ok(()))) => {}
                 None => return Err(LoadError(ENDED_EARLY.to_owned())),
             }
         }
@@ -321,8 +334,8 @@ impl Phases {
                     break;
                 }
                 () = &mut over => break,
-                ended = threads.ended() => {
-                    if let Err(error) = ended {
+                finished = threads.finished() => {
+                    if let Err(error) = finished {
                         self.total.fail(|| error.0, 1);
                     }
                     break;
@@ -330,6 +343,9 @@ impl Phases {
                 () = &mut warm_up, if !self.warm => {
                     self.tell(threads, progress);
                     self.end_warm_up(plan)?;
+                    if let Some(ticks) = &mut ticks {
+                        ticks.reset();
+                    }
                 }
                 () = tick(&mut ticks) => self.tell(threads, progress),
             }
@@ -436,9 +452,11 @@ mod tests {
             measured.messages += 1;
             measured.bytes += 10;
         });
-        if !end {
-            thread.stop.cancelled().await;
+        if end {
+            thread.finished().await;
         }
+        // What is closed afterwards is not waited for.
+        thread.stop.cancelled().await;
         Ok(())
     }
 

@@ -145,8 +145,6 @@ const NOT_SUPPORTED: &[&str] = &[
     "--numMessage-perTransaction",
     "--payload-delimiter",
     "--pool-messages",
-    "--proxy-protocol",
-    "--proxy-url",
     "--receiver-queue-size-across-partitions",
     "--ssl-factory-plugin",
     "--ssl-factory-plugin-params",

@@ -14,6 +14,18 @@ impl Problems {
         self.0.push(format!("{flag}: {problem}"));
     }
 
+    /// Notes a whole line.
+    pub(super) fn note(&mut self, line: &str) {
+        self.0.push(line.to_owned());
+    }
+
+    /// Adds the problems of a part of the command line; without those of topics where values of unknown flags look like some.
+    pub(super) fn append(&mut self, other: Self, without_topics: bool) {
+        let lines = other.0.into_iter();
+        self.0
+            .extend(lines.filter(|line| !without_topics || !is_of_topics(line)));
+    }
+
     /// Everything that was noted, in order.
     pub(super) fn into_lines(self) -> Vec<String> {
         self.0
@@ -116,6 +128,10 @@ impl Problems {
         }
         count.max(least)
     }
+}
+
+fn is_of_topics(line: &str) -> bool {
+    line.starts_with("TOPIC:") || line.starts_with("--num-topics:")
 }
 
 /// About ten years.
