@@ -1,0 +1,322 @@
+//! The commands: which scenarios run against what, and what becomes of their transcripts.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::arguments::{Arguments, Target, Verb};
+use crate::differences::{GATEWAY, level};
+use crate::environment::{Broker, Environment, Peers, RunningGateway};
+use crate::normal::now_millis;
+use crate::replay::Replay;
+use crate::runner::{Runner, Stopped};
+use crate::scenario::{self, Kind, Scenario};
+use crate::transcript::{self, Entry, diff};
+
+/// A run: what happened, and why it ended if it did so early.
+type Run = (Vec<Entry>, Result<(), Stopped>);
+
+/// Carries out a command; false when something is not as it should be.
+pub(crate) async fn run(arguments: Arguments) -> Result<bool, String> {
+    if arguments.verb == Verb::ListTests {
+        println!("check: test");
+        return Ok(true);
+    }
+    let mut scenarios = scenario::load(&root(), &arguments.names)?;
+    if let Some(kind) = arguments.kind {
+        scenarios.retain(|scenario| scenario.target == kind);
+    }
+    let began = Instant::now();
+    let mut outcome = match arguments.verb {
+        Verb::Check => check(&scenarios, arguments.jobs).await?,
+        Verb::Record | Verb::Show => record(&scenarios, &arguments).await?,
+        Verb::Drift => drift(&scenarios, &arguments).await?,
+        Verb::Compare => compare(&scenarios, &arguments).await?,
+        Verb::List | Verb::ListTests => {
+            for scenario in &scenarios {
+                println!("{} ({})", scenario.name, scenario.target.as_str());
+            }
+            return Ok(true);
+        }
+    };
+    outcome.sort_by(|first, second| first.name.cmp(&second.name));
+    let failed: Vec<_> = outcome
+        .iter()
+        .filter(|done| done.problem.is_some())
+        .collect();
+    for done in &failed {
+        println!("---- {} ----", done.name);
+        println!("{}\n", done.problem.as_deref().unwrap_or_default());
+    }
+    for done in &failed {
+        println!("FAILED {}", done.name);
+    }
+    let passed = outcome.len() - failed.len();
+    println!(
+        "test result: {}. {passed} passed; {} failed; finished in {:.2}s",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        failed.len(),
+        began.elapsed().as_secs_f64()
+    );
+    println!("{passed} passed, {} failed", failed.len());
+    Ok(failed.is_empty())
+}
+
+/// What became of one scenario.
+struct Done {
+    name: String,
+    problem: Option<String>,
+}
+
+async fn check(scenarios: &[Scenario], jobs: usize) -> Result<Vec<Done>, String> {
+    let mut tasks = JoinSet::new();
+    let permits = Arc::new(Semaphore::new(jobs * 4));
+    for scenario in scenarios.iter().cloned() {
+        let permits = Arc::clone(&permits);
+        tasks.spawn(async move {
+            let _permit = permits.acquire_owned().await;
+            let problem = check_one(&scenario).await.err();
+            Done {
+                name: scenario.name,
+                problem,
+            }
+        });
+    }
+    let mut outcome = tasks.join_all().await;
+    outcome.extend(orphans(scenarios)?);
+    Ok(outcome)
+}
+
+/// Transcripts of scenarios that do not exist any more, when all are checked.
+fn orphans(scenarios: &[Scenario]) -> Result<Vec<Done>, String> {
+    let all = scenario::load(&root(), &[])?;
+    if all.len() != scenarios.len() {
+        return Ok(Vec::new());
+    }
+    let mut orphans = Vec::new();
+    let themes =
+        std::fs::read_dir(root().join("transcripts")).map_err(|error| error.to_string())?;
+    for theme in themes.flatten().filter(|theme| theme.path().is_dir()) {
+        for file in std::fs::read_dir(theme.path())
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let name = format!(
+                "{}/{}",
+                theme.file_name().to_string_lossy(),
+                file.file_name().to_string_lossy().trim_end_matches(".yaml")
+            );
+            if all.iter().all(|scenario| scenario.name != name) {
+                orphans.push(Done {
+                    name,
+                    problem: Some("a transcript without a scenario".to_owned()),
+                });
+            }
+        }
+    }
+    Ok(orphans)
+}
+
+async fn check_one(scenario: &Scenario) -> Result<(), String> {
+    let recorded = recorded(&scenario.name)?;
+    let brokers = match scenario.target {
+        Kind::Standalone => 1,
+        Kind::Cluster => 2,
+    };
+    let replay = Replay::start(recorded.clone(), brokers)?;
+    let gateway = RunningGateway::start(&replay.brokers())?;
+    let environment = Environment::of_replay(&replay, &gateway);
+    let (entries, _) = Runner::run(scenario, &environment, "~".to_owned()).await;
+    let problems = replay.problems();
+    gateway.stop().await;
+    let mut text = difference(&recorded, &entries);
+    if !problems.is_empty() {
+        text.push_str("to the broker:\n");
+        text.push_str(&problems.join("\n"));
+    }
+    if text.is_empty() { Ok(()) } else { Err(text) }
+}
+
+/// The unlisted differences of two transcripts.
+fn difference(recorded: &[Entry], entries: &[Entry]) -> String {
+    diff(
+        &transcript::print(&level(recorded, GATEWAY)),
+        &transcript::print(&level(entries, GATEWAY)),
+    )
+}
+
+async fn record(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done>, String> {
+    let runs = run_against(&Target::Apache, scenarios, arguments.jobs).await?;
+    let mut outcome = Vec::new();
+    for (scenario, (entries, result)) in scenarios.iter().zip(runs) {
+        let text = transcript::print(&entries);
+        let problem = match result {
+            Err(_) => Some(text),
+            Ok(()) => {
+                if arguments.verb == Verb::Show {
+                    println!("==== {}\n{text}", scenario.name);
+                } else {
+                    write(scenario, &text)?;
+                }
+                None
+            }
+        };
+        outcome.push(Done {
+            name: scenario.name.clone(),
+            problem,
+        });
+    }
+    Ok(outcome)
+}
+
+async fn drift(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done>, String> {
+    let default = vec![Target::Apache, Target::Gateway];
+    let targets = if arguments.targets.is_empty() {
+        &default
+    } else {
+        &arguments.targets
+    };
+    let mut outcome = Vec::new();
+    for target in targets {
+        let runs = run_against(target, scenarios, arguments.jobs).await?;
+        for (scenario, (entries, _)) in scenarios.iter().zip(runs) {
+            let text = difference(&recorded(&scenario.name)?, &entries);
+            outcome.push(Done {
+                name: format!("{} {target:?}", scenario.name),
+                problem: (!text.is_empty()).then_some(text),
+            });
+        }
+    }
+    Ok(outcome)
+}
+
+async fn compare(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done>, String> {
+    let (first, second) = match arguments.targets.as_slice() {
+        [] => (Target::Apache, Target::Gateway),
+        [first, second] => (first.clone(), second.clone()),
+        _ => return Err("--targets takes two".to_owned()),
+    };
+    let first = run_against(&first, scenarios, arguments.jobs).await?;
+    let second = run_against(&second, scenarios, arguments.jobs).await?;
+    let runs = scenarios.iter().zip(first.into_iter().zip(second));
+    Ok(runs
+        .map(|(scenario, ((first, _), (second, _)))| {
+            let text = difference(&first, &second);
+            Done {
+                name: scenario.name.clone(),
+                problem: (!text.is_empty()).then_some(text),
+            }
+        })
+        .collect())
+}
+
+/// Runs scenarios against a target; one server is started for all that need the same. The runs are in the order of the
+/// scenarios.
+async fn run_against(
+    target: &Target,
+    scenarios: &[Scenario],
+    jobs: usize,
+) -> Result<Vec<Run>, String> {
+    let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (place, scenario) in scenarios.iter().enumerate() {
+        let needs = (scenario.target, scenario.settings.clone());
+        groups.entry(needs).or_default().push(place);
+    }
+    let mut runs: BTreeMap<usize, Run> = BTreeMap::new();
+    for ((kind, settings), places) in groups {
+        let group: Vec<(usize, Scenario)> = places
+            .into_iter()
+            .map(|place| (place, scenarios[place].clone()))
+            .collect();
+        if let Target::Address { binary, web } = target {
+            let environment = Environment::direct(vec![Broker {
+                name: "broker0".to_owned(),
+                address: binary.clone(),
+                web: web.clone(),
+            }]);
+            runs.extend(run_group(Arc::new(environment), group, jobs).await);
+            continue;
+        }
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let path = folder.path().join("peer");
+        let peers = tokio::task::spawn_blocking(move || Peers::start(kind, &settings, &path))
+            .await
+            .map_err(|error| error.to_string())??;
+        let peers = Arc::new(peers);
+        let environment = Environment::of_peers(&peers);
+        if *target == Target::Gateway {
+            let gateway = RunningGateway::start(peers.brokers())?;
+            let environment = Arc::new(environment.behind(&gateway));
+            runs.extend(run_group(environment, group, jobs).await);
+            gateway.stop().await;
+        } else {
+            runs.extend(run_group(Arc::new(environment), group, jobs).await);
+        }
+    }
+    Ok(runs.into_values().collect())
+}
+
+/// Runs scenarios in one environment: several at a time, those that disturb others one by one at the end.
+async fn run_group(
+    environment: Arc<Environment>,
+    group: Vec<(usize, Scenario)>,
+    jobs: usize,
+) -> Vec<(usize, Run)> {
+    let (alone, beside): (Vec<_>, Vec<_>) = group
+        .into_iter()
+        .partition(|(_, scenario)| scenario.runs_alone());
+    let permits = Arc::new(Semaphore::new(jobs));
+    let mut tasks = JoinSet::new();
+    for (place, scenario) in beside {
+        let (environment, permits) = (Arc::clone(&environment), Arc::clone(&permits));
+        tasks.spawn(async move {
+            let _permit = permits.acquire_owned().await;
+            (
+                place,
+                Runner::run(&scenario, &environment, token(place)).await,
+            )
+        });
+    }
+    let mut runs = tasks.join_all().await;
+    for (place, scenario) in alone {
+        let run = Runner::run(&scenario, &environment, token(place)).await;
+        runs.push((place, run));
+    }
+    runs
+}
+
+/// What makes the names of a run its own, also on a server that saw runs before.
+fn token(place: usize) -> String {
+    format!("r{:x}x{place}z", now_millis())
+}
+
+fn recorded(name: &str) -> Result<Vec<Entry>, String> {
+    let path = transcript_path(name);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|_| "there is no transcript; record it".to_owned())?;
+    transcript::parse(&text)
+}
+
+fn write(scenario: &Scenario, text: &str) -> Result<(), String> {
+    let path = transcript_path(&scenario.name);
+    let folder = path.parent().expect("a file in a theme's folder");
+    std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
+    let text = format!(
+        "# Recorded from Apache Pulsar 4.0.8, {}. See tests/oracle/README.md.\n{text}",
+        scenario.target.as_str()
+    );
+    std::fs::write(path, text).map_err(|error| error.to_string())
+}
+
+fn transcript_path(name: &str) -> PathBuf {
+    root().join("transcripts").join(format!("{name}.yaml"))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle")
+}
