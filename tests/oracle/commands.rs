@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::arguments::{Arguments, Target, Verb};
-use crate::differences::{GATEWAY, level};
+use crate::differences::level_both;
 use crate::environment::{Broker, Environment, Peers, RunningGateway};
 use crate::normal::now_millis;
 use crate::replay::Replay;
@@ -144,10 +144,8 @@ async fn check_one(scenario: &Scenario) -> Result<(), String> {
 
 /// The unlisted differences of two transcripts.
 fn difference(recorded: &[Entry], entries: &[Entry]) -> String {
-    diff(
-        &transcript::print(&level(recorded, GATEWAY)),
-        &transcript::print(&level(entries, GATEWAY)),
-    )
+    let (recorded, entries, _) = level_both(recorded, entries);
+    diff(&transcript::print(&recorded), &transcript::print(&entries))
 }
 
 async fn record(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done>, String> {

@@ -18,15 +18,62 @@ pub(crate) struct Context {
     services: Vec<String>,
 }
 
-/// Between a client of a broker and the same client behind the gateway.
-pub(crate) const GATEWAY: &[Difference] = &[Difference {
-    reason: "LOOKUP_RESPONSE on a connection for lookups: the gateway follows redirects and sends the client through itself \
-             (proxy_through_service_url), so that a redirect becomes the answer of the broker that it led to, which is final",
-    level: follow_redirects,
-}];
+impl Context {
+    /// Whether the entry is this command, received on a connection for lookups.
+    fn is_answer(&self, entry: &Entry, name: &str) -> bool {
+        matches!(
+            entry.parts(),
+            Some((connection, Direction::Received, command))
+                if command == name && self.services.iter().any(|service| service == connection)
+        )
+    }
+}
 
-/// A transcript with the listed differences levelled.
-pub(crate) fn level(entries: &[Entry], differences: &[Difference]) -> Vec<Entry> {
+/// Between a client of a broker and the same client behind the gateway. All three are about connections for lookups:
+/// what is relayed to a broker comes through as it is.
+pub(crate) const GATEWAY: &[Difference] = &[
+    Difference {
+        reason: "LOOKUP_RESPONSE: the gateway follows redirects and sends the client through itself \
+                 (proxy_through_service_url), so that a redirect becomes the final answer of the broker that it led to",
+        level: follow_redirects,
+    },
+    Difference {
+        reason: "LOOKUP_RESPONSE: the gateway puts the broker into brokerServiceUrlTls as well, as the Apache proxy does",
+        level: no_tls_url,
+    },
+    Difference {
+        reason: "CONNECTED: topics cannot be watched on a connection for lookups (docs/compatibility.md)",
+        level: no_topic_watchers,
+    },
+];
+
+/// Two transcripts with the listed differences levelled, and the reasons of those that were met.
+pub(crate) fn level_both(
+    first: &[Entry],
+    second: &[Entry],
+) -> (Vec<Entry>, Vec<Entry>, Vec<&'static str>) {
+    let (mut first, mut second) = (first.to_vec(), second.to_vec());
+    let mut met = Vec::new();
+    for difference in GATEWAY {
+        let before = (first.clone(), second.clone());
+        first = level(&first, difference);
+        second = level(&second, difference);
+        // Levelling that changes both alike has bridged nothing.
+        let differed = before
+            .0
+            .iter()
+            .zip(&before.1)
+            .filter(|(a, b)| a != b)
+            .count();
+        let differ = first.iter().zip(&second).filter(|(a, b)| a != b).count();
+        if differ < differed {
+            met.push(difference.reason);
+        }
+    }
+    (first, second, met)
+}
+
+fn level(entries: &[Entry], difference: &Difference) -> Vec<Entry> {
     let context = Context {
         services: entries
             .iter()
@@ -36,23 +83,14 @@ pub(crate) fn level(entries: &[Entry], differences: &[Difference]) -> Vec<Entry>
     };
     let mut entries = entries.to_vec();
     for entry in &mut entries {
-        for difference in differences {
-            (difference.level)(entry, &context);
-        }
+        (difference.level)(entry, &context);
     }
     entries
 }
 
 fn follow_redirects(entry: &mut Entry, context: &Context) {
-    let is_answer = matches!(
-        entry.parts(),
-        Some((connection, Direction::Received, "LOOKUP_RESPONSE"))
-            if context.services.iter().any(|service| service == connection)
-    );
-    if !is_answer {
-        return;
-    }
-    if let Some(fields) = entry.value.as_mapping_mut()
+    if context.is_answer(entry, "LOOKUP_RESPONSE")
+        && let Some(fields) = entry.value.as_mapping_mut()
         && fields.get("brokerServiceUrl").is_some()
         && matches!(
             fields.get("response").and_then(Value::as_str),
@@ -62,5 +100,23 @@ fn follow_redirects(entry: &mut Entry, context: &Context) {
         fields.insert("response".into(), "Connect".into());
         fields.shift_remove("authoritative");
         fields.shift_remove("proxy_through_service_url");
+    }
+}
+
+fn no_tls_url(entry: &mut Entry, context: &Context) {
+    if context.is_answer(entry, "LOOKUP_RESPONSE")
+        && let Some(fields) = entry.value.as_mapping_mut()
+        && fields.get("brokerServiceUrlTls") == fields.get("brokerServiceUrl")
+    {
+        fields.shift_remove("brokerServiceUrlTls");
+    }
+}
+
+fn no_topic_watchers(entry: &mut Entry, context: &Context) {
+    if context.is_answer(entry, "CONNECTED")
+        && let Some(flags) = entry.value.get_mut("feature_flags")
+        && let Some(flags) = flags.as_mapping_mut()
+    {
+        flags.shift_remove("supports_topic_watchers");
     }
 }

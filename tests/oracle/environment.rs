@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::connection::{Arrival, Connection};
+use crate::http;
 use crate::replay::Replay;
 use crate::scenario::Kind;
 use crate::value::mapping;
@@ -152,6 +153,25 @@ impl Environment {
             done.await.map_err(|error| error.to_string())??;
         }
         Ok(())
+    }
+
+    /// The address of the broker that decides where topics go.
+    pub(crate) async fn leader(&self) -> Result<String, String> {
+        if self.replay.is_some() {
+            return Ok(self.brokers[0].address.clone());
+        }
+        let path = "/admin/v2/brokers/leaderBroker";
+        let answer = http::request(&self.web()?, "GET", path, None).await?;
+        let leader: Value =
+            serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
+        // The broker's id is the host and port of its REST interface.
+        let id = leader.get("brokerId").and_then(Value::as_str);
+        let url = format!("http://{}", id.unwrap_or_default());
+        self.brokers
+            .iter()
+            .find(|broker| broker.web.as_ref() == Some(&url))
+            .map(|broker| broker.address.clone())
+            .ok_or_else(|| format!("no broker is {}", crate::value::flow(&leader)))
     }
 
     /// Looks a topic up once, over redirects, and returns the address of the broker that serves it.

@@ -126,9 +126,23 @@ impl Replay {
         &self.actual
     }
 
-    /// What came that was not recorded.
+    /// What came that was not recorded, and the first of what was recorded and did not come.
     pub(crate) fn problems(&self) -> Vec<String> {
-        self.state.lock().problems.clone()
+        let state = self.state.lock();
+        let mut problems = state.problems.clone();
+        let missing = self.entries.iter().zip(&state.done).find(|(entry, done)| {
+            // Bytes and connections that never say CONNECT are not matched.
+            let came = matches!(entry.parts(), Some((_, Direction::Sent, _))) && entry.is_frame();
+            came && !**done
+        });
+        if let Some((missing, _)) = missing {
+            problems.push(format!(
+                "did not come: {} {}",
+                missing.key,
+                flow(&missing.value)
+            ));
+        }
+        problems
     }
 
     /// A recorded entry.
@@ -244,7 +258,7 @@ impl Replay {
                 };
                 !done
                     && name == decoded.name
-                    && label.is_none_or(|label| label == connection)
+                    && label.map_or(name == "CONNECT", |label| label == connection)
                     && same_frame(entry, decoded)
             })
     }
@@ -369,13 +383,17 @@ impl Replay {
     }
 }
 
-/// Whether a frame that came is the recorded one. A proxy says its version, and has request ids of its own.
+/// Whether a frame that came is the recorded one. A proxy says its version, has request ids of its own, and writes
+/// `authoritative: false` out.
 fn same_frame(entry: &Entry, decoded: &Decoded) -> bool {
     let plain = |fields: &Value| {
         let mut fields = fields.clone();
         if let Some(fields) = fields.as_mapping_mut() {
             fields.shift_remove("proxy_version");
             fields.shift_remove("request_id");
+            if fields.get("authoritative") == Some(&Value::Bool(false)) {
+                fields.shift_remove("authoritative");
+            }
         }
         fields
     };

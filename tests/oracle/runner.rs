@@ -53,8 +53,10 @@ struct Named {
     connection: Connection,
     /// The address asked for in CONNECT, which a direct connection has no need of.
     injected_target: Option<String>,
+    /// Whether CONNECT was sent.
+    has_connected: bool,
     next_request_id: u64,
-    /// Topics are not looked up for producers by id: their names, which SEND carries.
+    /// By id, the names of the producers: messages carry them.
     producers: Vec<(u64, String)>,
     last_lookup: Option<Value>,
 }
@@ -204,6 +206,11 @@ impl<'a> Runner<'a> {
                 }
                 Ok(())
             }
+            Step::Leader { leader, other } => {
+                let address = self.environment.leader().await?;
+                self.name_broker(leader, |broker| broker == address)?;
+                self.name_broker(other, |broker| broker != address)
+            }
             Step::Lookup(topic) => {
                 let topic = self.variables.text(topic)?;
                 self.owner_of(&topic).await.map(|_| ())
@@ -275,6 +282,7 @@ impl<'a> Runner<'a> {
             name: opening.connection.clone(),
             connection,
             injected_target: injected_target.clone(),
+            has_connected: false,
             next_request_id: 1,
             producers: Vec::new(),
             last_lookup: None,
@@ -732,9 +740,14 @@ fn complete(
         "CONNECT" => {
             set_default(fields, "client_version", format!("oracle {}", named.name));
             set_default(fields, "protocol_version", 21);
-            if let Some(target) = &named.injected_target {
-                set_default(fields, "proxy_to_broker_url", target.as_str());
+            if let Some(target) = named
+                .injected_target
+                .clone()
+                .filter(|_| !named.has_connected)
+            {
+                set_default(fields, "proxy_to_broker_url", target);
             }
+            named.has_connected = true;
         }
         "PRODUCER" => {
             let id = fields.get("producer_id").and_then(Value::as_u64);

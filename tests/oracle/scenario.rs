@@ -108,6 +108,11 @@ pub(crate) enum Step {
         owner: String,
         other: Option<String>,
     },
+    /// Names the broker that decides where topics go, and another one.
+    Leader {
+        leader: String,
+        other: String,
+    },
     Lookup(String),
     Sleep(Duration),
     Set(Mapping),
@@ -317,6 +322,14 @@ fn step(value: &Value) -> Result<Step, String> {
             Ok(Step::Owner {
                 topic: part("topic").ok_or("owner needs a topic")?,
                 owner: part("owner").unwrap_or_else(|| "owner".to_owned()),
+                other: part("other"),
+            })
+        }
+        "leader" => {
+            allow(&[])?;
+            let part = |name: &str| value.get(name).map_or_else(|| name.to_owned(), plain);
+            Ok(Step::Leader {
+                leader: part("leader"),
                 other: part("other"),
             })
         }
