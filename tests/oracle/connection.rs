@@ -33,8 +33,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Opens a connection.
-    pub(crate) async fn open(address: &str) -> std::io::Result<Self> {
+    /// Opens a connection that answers PING, or one that does not.
+    pub(crate) async fn open(address: &str, answers: bool) -> std::io::Result<Self> {
         let connecting = timeout(Duration::from_secs(10), TcpStream::connect(address));
         let stream = connecting.await??;
         stream.set_nodelay(true)?;
@@ -42,7 +42,8 @@ impl Connection {
         let writer = Arc::new(Mutex::new(writer));
         let (sender, arrivals) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
-        tasks.spawn(read(reader, Arc::clone(&writer), sender));
+        let answering = answers.then(|| Arc::clone(&writer));
+        tasks.spawn(read(reader, answering, sender));
         Ok(Self {
             writer,
             arrivals,
@@ -91,7 +92,7 @@ impl Connection {
 /// Reads to the end. The server's PING is answered and not reported: when it comes depends on the time.
 async fn read(
     mut reader: OwnedReadHalf,
-    writer: Arc<Mutex<OwnedWriteHalf>>,
+    writer: Option<Arc<Mutex<OwnedWriteHalf>>>,
     arrivals: mpsc::UnboundedSender<Arrival>,
 ) {
     let decoder = FrameDecoder::new(FrameLimits {
@@ -104,7 +105,9 @@ async fn read(
                 if matches!(Command::decode(&frame.command), Ok(Command::Ping(_))) {
                     let mut pong = BytesMut::new();
                     Command::from(CommandPong {}).encode(&mut pong);
-                    let _ = writer.lock().await.write_all(&pong).await;
+                    if let Some(writer) = &writer {
+                        let _ = writer.lock().await.write_all(&pong).await;
+                    }
                 } else if arrivals.send(Arrival::Frame(frame)).is_err() {
                     return;
                 }

@@ -187,7 +187,7 @@ impl Environment {
         let mut address = self.front.clone().unwrap_or(first);
         let mut is_authoritative = false;
         for request_id in 1..=REDIRECTS {
-            let mut connection = Connection::open(&address)
+            let mut connection = Connection::open(&address, true)
                 .await
                 .map_err(|error| error.to_string())?;
             let connect = mapping([

@@ -82,10 +82,7 @@ impl Replay {
         let mut replay = Self {
             actual: Actual::default(),
             brokers: Vec::new(),
-            state: Mutex::new(State {
-                done: vec![false; entries.len()],
-                ..State::default()
-            }),
+            state: Mutex::new(State { ..State::default() }),
             entries,
             changed: watch::channel(0).0,
             tasks: Mutex::new(JoinSet::new()),
@@ -99,6 +96,7 @@ impl Replay {
             });
         }
         replay.actual.addresses = replay.names();
+        replay.state.get_mut().done = of_the_gateway(&replay.entries);
         let replay = Arc::new(replay);
         for listener in listeners {
             let accepting = Arc::downgrade(&replay);
@@ -259,7 +257,7 @@ impl Replay {
                 !done
                     && name == decoded.name
                     && label.map_or(name == "CONNECT", |label| label == connection)
-                    && same_frame(entry, decoded)
+                    && same_frame(entry, decoded, is_service(&self.entries, connection))
             })
     }
 
@@ -270,8 +268,11 @@ impl Replay {
         decoded: &Decoded,
     ) -> Option<Action> {
         let answer = |name: &str, fields: &Value| wire::encode_frame(name, fields, None).ok();
+        // Frames that a scenario gives as bytes are not recorded as frames; their answers are.
+        let raw = label.as_deref().map(|label| format!("{label} > bytes"));
+        let has_bytes = self.entries.iter().any(|entry| Some(&entry.key) == raw.as_ref());
         match decoded.name.as_str() {
-            "PING" => return answer("PONG", &Value::Null).map(Action::Send),
+            "PING" if !has_bytes => return answer("PONG", &Value::Null).map(Action::Send),
             "PONG" => return None,
             // A gateway opens further connections for a lookup; they are the client's in all they say.
             "CONNECT" => {
@@ -302,8 +303,7 @@ impl Replay {
             _ => {}
         }
         let name = label.as_deref().unwrap_or("?");
-        let raw = format!("{name} > bytes");
-        if !self.entries.iter().any(|entry| entry.key == raw) {
+        if !has_bytes {
             let fields = flow(&decoded.fields);
             let problem = format!("not recorded: {name} > {} {fields}", decoded.name);
             state.problems.push(problem);
@@ -383,15 +383,47 @@ impl Replay {
     }
 }
 
+/// The frames that no broker sees when a gateway is in front: those of connections that have not said CONNECT yet, and PING and
+/// PONG of connections for lookups. A gateway answers them itself.
+fn of_the_gateway(entries: &[Entry]) -> Vec<bool> {
+    let mut waiting: Vec<String> = Vec::new();
+    entries
+        .iter()
+        .map(|entry| {
+            if entry.key == "open" {
+                let opened = entry.value.get("connection").and_then(Value::as_str);
+                waiting.extend(opened.map(str::to_owned));
+            }
+            let Some((connection, _, name)) = entry.parts() else {
+                return false;
+            };
+            if matches!(name, "CONNECT" | "bytes") {
+                waiting.retain(|waiting| waiting != connection);
+            }
+            let is_before_connect = waiting.iter().any(|waiting| waiting == connection);
+            let is_ping = matches!(name, "PING" | "PONG") && is_service(entries, connection);
+            entry.is_frame() && (is_before_connect || is_ping)
+        })
+        .collect()
+}
+
+fn is_service(entries: &[Entry], connection: &str) -> bool {
+    entries.iter().any(|entry| {
+        entry.key == "open"
+            && entry.value.get("connection").and_then(Value::as_str) == Some(connection)
+            && entry.value.get("service").is_some()
+    })
+}
+
 /// Whether a frame that came is the recorded one. A proxy says its version, has request ids of its own, and writes
-/// `authoritative: false` out.
-fn same_frame(entry: &Entry, decoded: &Decoded) -> bool {
+/// `authoritative: false` out; for a lookup that it makes itself it does not say `authoritative` at first.
+fn same_frame(entry: &Entry, decoded: &Decoded, is_service: bool) -> bool {
     let plain = |fields: &Value| {
         let mut fields = fields.clone();
         if let Some(fields) = fields.as_mapping_mut() {
             fields.shift_remove("proxy_version");
             fields.shift_remove("request_id");
-            if fields.get("authoritative") == Some(&Value::Bool(false)) {
+            if is_service || fields.get("authoritative") == Some(&Value::Bool(false)) {
                 fields.shift_remove("authoritative");
             }
         }

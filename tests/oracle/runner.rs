@@ -264,7 +264,7 @@ impl<'a> Runner<'a> {
             (Some(front), true) => (front.clone(), None),
             (Some(front), false) => (front.clone(), Some(target_or_default)),
         };
-        let connection = Connection::open(&address)
+        let connection = Connection::open(&address, !opening.is_silent)
             .await
             .map_err(|error| format!("connect to {address}: {error}"))?;
         let mut shown = Mapping::new();

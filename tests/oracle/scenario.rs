@@ -135,6 +135,8 @@ pub(crate) struct Opening {
     pub(crate) as_told: Option<String>,
     /// A connection for lookups: through a gateway its CONNECT names no broker.
     pub(crate) is_service: bool,
+    /// Leaves the server's PING unanswered.
+    pub(crate) is_silent: bool,
 }
 
 /// A frame that is waited for: the name, and what its fields must include.
@@ -447,16 +449,25 @@ fn opening(value: &Value) -> Result<Opening, String> {
     };
     only(
         options,
-        &["connection", "broker", "topic", "as_told", "service"],
+        &[
+            "connection",
+            "broker",
+            "topic",
+            "as_told",
+            "service",
+            "silent",
+        ],
         "a connection",
     )?;
     let part = |name| options.get(name).map(plain);
+    let is = |name| options.get(name).and_then(Value::as_bool) == Some(true);
     Ok(Opening {
         connection: part("connection").ok_or("the connection has no name")?,
         broker: part("broker"),
         topic: part("topic"),
         as_told: part("as_told"),
-        is_service: options.get("service").and_then(Value::as_bool) == Some(true),
+        is_service: is("service"),
+        is_silent: is("silent"),
     })
 }
 

@@ -367,6 +367,9 @@ fn from_yaml(descriptor: &MessageDescriptor, value: &Value) -> Result<DynamicMes
                 names.join(", ")
             )
         })?;
+        if value.is_null() && field.kind().as_message().is_none() {
+            continue;
+        }
         let converted = if field.is_list() {
             let items = crate::value::list(value);
             let items = items.iter().map(|item| field_from_yaml(&field, item));
