@@ -270,7 +270,10 @@ impl Replay {
         let answer = |name: &str, fields: &Value| wire::encode_frame(name, fields, None).ok();
         // Frames that a scenario gives as bytes are not recorded as frames; their answers are.
         let raw = label.as_deref().map(|label| format!("{label} > bytes"));
-        let has_bytes = self.entries.iter().any(|entry| Some(&entry.key) == raw.as_ref());
+        let has_bytes = self
+            .entries
+            .iter()
+            .any(|entry| Some(&entry.key) == raw.as_ref());
         match decoded.name.as_str() {
             "PING" if !has_bytes => return answer("PONG", &Value::Null).map(Action::Send),
             "PONG" => return None,
