@@ -13,16 +13,22 @@ cargo test --test oracle [-- COMMAND]
                                 run them again and compare with the transcripts
   compare [NAMES] [--targets apache,gateway]
                                 run them against two targets and compare these
+  fuzz [--sequences N] [--seed S]
+                                random sequences of commands against apache and gateway; differences are shrunk
   list [NAMES]
 
-NAMES are parts of scenario names (`seek/`, `seek/by_time`); none stands for all. --jobs N: scenarios at a time (4).";
+NAMES are parts of scenario names (`seek/`, `seek/by_time`); none stands for all. --jobs N: scenarios at a time (4), or
+sequences (32).";
 
 /// What to do.
 #[derive(Debug, Clone)]
 pub(crate) struct Arguments {
     pub(crate) verb: Verb,
     pub(crate) names: Vec<String>,
-    pub(crate) jobs: usize,
+    pub(crate) jobs: Option<usize>,
+    /// How many sequences, from which seed on.
+    pub(crate) sequences: u64,
+    pub(crate) seed: u64,
     /// Only scenarios of this kind of server.
     pub(crate) kind: Option<Kind>,
     pub(crate) targets: Vec<Target>,
@@ -35,6 +41,7 @@ pub(crate) enum Verb {
     Show,
     Drift,
     Compare,
+    Fuzz,
     List,
     /// What a test runner asks for to learn about tests: there is one.
     ListTests,
@@ -56,7 +63,9 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, St
     let mut arguments = Arguments {
         verb: Verb::Check,
         names: Vec::new(),
-        jobs: 4,
+        jobs: None,
+        sequences: 1000,
+        seed: 1,
         kind: None,
         targets: Vec::new(),
     };
@@ -67,6 +76,7 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, St
         "show" => Some(Verb::Show),
         "drift" => Some(Verb::Drift),
         "compare" => Some(Verb::Compare),
+        "fuzz" => Some(Verb::Fuzz),
         "list" => Some(Verb::List),
         _ => None,
     });
@@ -90,8 +100,12 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, St
         match option.as_str() {
             "--jobs" => {
                 let jobs = value()?.parse().map_err(|_| "--jobs takes a number")?;
-                arguments.jobs = std::cmp::max(jobs, 1);
+                arguments.jobs = Some(std::cmp::max(jobs, 1));
             }
+            "--sequences" => {
+                arguments.sequences = value()?.parse().map_err(|_| "--sequences takes a number")?;
+            }
+            "--seed" => arguments.seed = value()?.parse().map_err(|_| "--seed takes a number")?,
             "--target" => match value()?.as_str() {
                 "standalone" => arguments.kind = Some(Kind::Standalone),
                 "cluster" => arguments.kind = Some(Kind::Cluster),

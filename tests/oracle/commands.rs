@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tokio::sync::Semaphore;
@@ -11,6 +12,7 @@ use tokio::task::JoinSet;
 use crate::arguments::{Arguments, Target, Verb};
 use crate::differences::level_both;
 use crate::environment::{Broker, Environment, Peers, RunningGateway};
+use crate::fuzz::{self, Effort};
 use crate::normal::now_millis;
 use crate::replay::Replay;
 use crate::runner::{Runner, Stopped};
@@ -26,17 +28,25 @@ pub(crate) async fn run(arguments: Arguments) -> Result<bool, String> {
         println!("check: test");
         return Ok(true);
     }
+    if arguments.verb == Verb::Fuzz {
+        return fuzz::run(Effort {
+            sequences: arguments.sequences,
+            seed: arguments.seed,
+            jobs: arguments.jobs.unwrap_or(32),
+        })
+        .await;
+    }
     let mut scenarios = scenario::load(&root(), &arguments.names)?;
     if let Some(kind) = arguments.kind {
         scenarios.retain(|scenario| scenario.target == kind);
     }
     let began = Instant::now();
     let mut outcome = match arguments.verb {
-        Verb::Check => check(&scenarios, arguments.jobs).await?,
+        Verb::Check => check(&scenarios, arguments.jobs.unwrap_or(4)).await?,
         Verb::Record | Verb::Show => record(&scenarios, &arguments).await?,
         Verb::Drift => drift(&scenarios, &arguments).await?,
         Verb::Compare => compare(&scenarios, &arguments).await?,
-        Verb::List | Verb::ListTests => {
+        Verb::List | Verb::ListTests | Verb::Fuzz => {
             for scenario in &scenarios {
                 println!("{} ({})", scenario.name, scenario.target.as_str());
             }
@@ -143,13 +153,13 @@ async fn check_one(scenario: &Scenario) -> Result<(), String> {
 }
 
 /// The unlisted differences of two transcripts.
-fn difference(recorded: &[Entry], entries: &[Entry]) -> String {
+pub(crate) fn difference(recorded: &[Entry], entries: &[Entry]) -> String {
     let (recorded, entries, _) = level_both(recorded, entries);
     diff(&transcript::print(&recorded), &transcript::print(&entries))
 }
 
 async fn record(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done>, String> {
-    let runs = run_against(&Target::Apache, scenarios, arguments.jobs).await?;
+    let runs = run_against(&Target::Apache, scenarios, arguments.jobs.unwrap_or(4)).await?;
     let mut outcome = Vec::new();
     for (scenario, (entries, result)) in scenarios.iter().zip(runs) {
         let text = transcript::print(&entries);
@@ -181,7 +191,7 @@ async fn drift(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done
     };
     let mut outcome = Vec::new();
     for target in targets {
-        let runs = run_against(target, scenarios, arguments.jobs).await?;
+        let runs = run_against(target, scenarios, arguments.jobs.unwrap_or(4)).await?;
         for (scenario, (entries, _)) in scenarios.iter().zip(runs) {
             let text = difference(&recorded(&scenario.name)?, &entries);
             outcome.push(Done {
@@ -199,8 +209,8 @@ async fn compare(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Do
         [first, second] => (first.clone(), second.clone()),
         _ => return Err("--targets takes two".to_owned()),
     };
-    let first = run_against(&first, scenarios, arguments.jobs).await?;
-    let second = run_against(&second, scenarios, arguments.jobs).await?;
+    let first = run_against(&first, scenarios, arguments.jobs.unwrap_or(4)).await?;
+    let second = run_against(&second, scenarios, arguments.jobs.unwrap_or(4)).await?;
     let runs = scenarios.iter().zip(first.into_iter().zip(second));
     Ok(runs
         .map(|(scenario, ((first, _), (second, _)))| {
@@ -289,8 +299,10 @@ async fn run_group(
 }
 
 /// What makes the names of a run its own, also on a server that saw runs before.
-fn token(place: usize) -> String {
-    format!("r{:x}x{place}z", now_millis())
+pub(crate) fn token(place: usize) -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("r{:x}x{place}x{count}z", now_millis() & 0xff_ffff)
 }
 
 fn recorded(name: &str) -> Result<Vec<Entry>, String> {

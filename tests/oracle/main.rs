@@ -15,17 +15,21 @@ mod commands;
 mod connection;
 mod differences;
 mod environment;
+mod fuzz;
 mod http;
 mod normal;
 mod replay;
 mod runner;
 mod scenario;
+mod sequence;
 mod transcript;
 mod value;
 mod variables;
 mod wire;
 
 use std::process::ExitCode;
+
+use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let command = match arguments::parse(std::env::args().skip(1)) {
@@ -40,12 +44,28 @@ fn main() -> ExitCode {
         .enable_all()
         .build()
         .expect("a runtime");
-    match runtime.block_on(commands::run(command)) {
+    let ran = runtime.block_on(async {
+        tokio::select! {
+            ran = commands::run(command) => ran,
+            // Servers are stopped when what runs is dropped.
+            () = interrupted() => Err("interrupted".to_owned()),
+        }
+    });
+    drop(runtime);
+    match ran {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(problem) => {
             eprintln!("oracle: {problem}");
             ExitCode::FAILURE
         }
+    }
+}
+
+async fn interrupted() {
+    let mut terminated = signal(SignalKind::terminate()).expect("signals can be caught");
+    tokio::select! {
+        _ = terminated.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
     }
 }

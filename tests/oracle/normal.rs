@@ -92,8 +92,10 @@ impl Normaliser {
                     if let Some(name) = self.ledger(number, origin) {
                         *value = name.into();
                     }
-                } else if TIMES.contains(&key) && number.abs_diff(now_millis()) < NOW_MILLIS {
-                    *value = "<now>".into();
+                } else if TIMES.contains(&key)
+                    && let Some(name) = time_name(number)
+                {
+                    *value = name.into();
                 }
             }
             Value::String(text) => {
@@ -203,8 +205,9 @@ impl Actual {
                 *value = (FIRST_LEDGER + number).into();
             } else if let Some(number) = numbered(text, "T").filter(|_| key == "txnid_least_bits") {
                 *value = (FIRST_TRANSACTION + number).into();
-            } else if text == "<now>" {
-                *value = now_millis().into();
+            } else if let Some(hours) = named_hours(text) {
+                let offset = hours.saturating_mul(HOUR_MILLIS);
+                *value = now_millis().saturating_add_signed(offset).into();
             } else if text == "<rate>" {
                 *value = 0.0.into();
             } else if let Some(rest) = text.strip_prefix("pulsar://") {
@@ -250,6 +253,28 @@ pub(crate) fn set_default(fields: &mut Mapping, key: &str, value: impl Into<Valu
     }
 }
 
+/// A time near the present by whole hours: `<now>`, `<now-1h>`. The hour begins half an hour before.
+fn time_name(millis: u64) -> Option<String> {
+    let offset = millis
+        .cast_signed()
+        .checked_sub(now_millis().cast_signed())?;
+    let hours = offset.checked_add(HOUR_MILLIS / 2)?.div_euclid(HOUR_MILLIS);
+    match hours {
+        0 => Some("<now>".to_owned()),
+        -72..=72 => Some(format!("<now{hours:+}h>")),
+        _ => None,
+    }
+}
+
+/// The inverse of [`time_name`].
+fn named_hours(text: &str) -> Option<i64> {
+    let hours = text.strip_prefix("<now")?.strip_suffix('>')?;
+    match hours.strip_suffix('h') {
+        Some(hours) => hours.parse().ok(),
+        None => hours.is_empty().then_some(0),
+    }
+}
+
 fn numbered(text: &str, prefix: &str) -> Option<u64> {
     text.strip_prefix(prefix)?.parse().ok()
 }
@@ -290,8 +315,7 @@ const TIMES: [&str; 6] = [
     "brokerTimestamp",
 ];
 
-/// A time this close to the present is `<now>`.
-const NOW_MILLIS: u64 = 10 * 60 * 1000;
+const HOUR_MILLIS: i64 = 60 * 60 * 1000;
 
 /// Text for people, or of the server's own making.
 const FREE_TEXT: [&str; 6] = [

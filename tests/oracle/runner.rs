@@ -59,6 +59,9 @@ struct Named {
     /// By id, the names of the producers: messages carry them.
     producers: Vec<(u64, String)>,
     last_lookup: Option<Value>,
+    /// What was not answered yet.
+    asked: Vec<Asked>,
+    is_closed: bool,
 }
 
 impl<'a> Runner<'a> {
@@ -78,7 +81,8 @@ impl<'a> Runner<'a> {
             log: Vec::new(),
         };
         let mut result = runner.steps(&scenario.steps).await;
-        if result.is_ok() {
+        let is_settled = matches!(scenario.steps.last(), Some(Step::Settle(_)));
+        if result.is_ok() && !is_settled {
             result = runner.quiet(&[], false, Duration::from_millis(300)).await;
         }
         if let Err(Stopped(reason)) = &result {
@@ -104,9 +108,10 @@ impl<'a> Runner<'a> {
                 command,
                 fields,
                 message,
+                split,
             } => {
-                self.send(connection, command, fields, message.as_ref())
-                    .await
+                let (message, split) = (message.as_ref(), *split);
+                self.send(connection, command, fields, message, split).await
             }
             Step::Bytes { connection, bytes } => self.bytes(connection, bytes).await,
             Step::End { connection, half } => self.end(connection, *half).await,
@@ -137,6 +142,7 @@ impl<'a> Runner<'a> {
                 sorted,
                 time,
             } => self.quiet(connections, *sorted, *time).await,
+            Step::Settle(time) => self.settle(*time).await,
             Step::Repeat {
                 times,
                 variable,
@@ -181,6 +187,7 @@ impl<'a> Runner<'a> {
             Step::Unload(topic) => {
                 let topic = self.variables.text(topic)?;
                 self.looked_up.clear();
+                self.environment.moves();
                 let request = format!("PUT /admin/v2/{}/unload", topic.replacen("://", "/", 1));
                 self.admin(&request, &Value::Null, true, &[]).await?;
                 Ok(())
@@ -286,13 +293,15 @@ impl<'a> Runner<'a> {
             next_request_id: 1,
             producers: Vec::new(),
             last_lookup: None,
+            asked: Vec::new(),
+            is_closed: false,
         });
         Ok(injected_target)
     }
 
     async fn connect(&mut self, opening: &Opening, fields: &Value) -> Result<(), Stopped> {
         self.open(opening).await?;
-        self.send(&opening.connection, "CONNECT", fields, None)
+        self.send(&opening.connection, "CONNECT", fields, None, None)
             .await?;
         let connected = Wanted {
             command: "CONNECTED".to_owned(),
@@ -321,6 +330,7 @@ impl<'a> Runner<'a> {
         command: &str,
         fields: &Value,
         message: Option<&Value>,
+        split: Option<usize>,
     ) -> Result<(), Stopped> {
         let fields = self.variables.resolve(fields)?;
         let mut fields = match fields {
@@ -343,7 +353,14 @@ impl<'a> Runner<'a> {
         let named = self.named(connection)?;
         complete(named, command, &mut fields, &mut message)?;
         let bytes = wire::encode_frame(command, &Value::Mapping(fields), message.as_ref())?;
-        named.connection.send(&bytes).await;
+        match split.filter(|split| *split < bytes.len()) {
+            Some(split) => {
+                named.connection.send(&bytes[..split]).await;
+                sleep(Duration::from_millis(1)).await;
+                named.connection.send(&bytes[split..]).await;
+            }
+            None => named.connection.send(&bytes).await,
+        }
         self.log_sent(connection, &bytes)
     }
 
@@ -383,6 +400,7 @@ impl<'a> Runner<'a> {
         let named = self.named(connection)?;
         if half {
             named.connection.half_close().await;
+            named.asked.push(Asked::Close);
             self.event(&format!("{connection} > half close"), Value::Null);
         } else {
             self.connections.retain(|named| named.name != connection);
@@ -528,6 +546,15 @@ impl<'a> Runner<'a> {
                 arrivals.push((named.name.clone(), waiting));
             }
         }
+        self.write_down(arrivals, sorted)
+    }
+
+    /// Writes arrivals down, by connection.
+    fn write_down(
+        &mut self,
+        mut arrivals: Vec<(String, Vec<Arrival>)>,
+        sorted: bool,
+    ) -> Result<(), Stopped> {
         arrivals.sort_by(|(first, _), (second, _)| first.cmp(second));
         for (name, waiting) in arrivals {
             let start = self.log.len();
@@ -565,6 +592,48 @@ impl<'a> Runner<'a> {
                 last = (waiting, Instant::now());
             }
         }
+    }
+
+    /// See [`Step::Settle`].
+    async fn settle(&mut self, time: Duration) -> Result<(), Stopped> {
+        if self.environment.replay.is_some() {
+            return self.quiet(&[], true, time).await;
+        }
+        let start = Instant::now();
+        let mut arrivals: Vec<(String, Vec<Arrival>)> = Vec::new();
+        let mut last = Instant::now();
+        loop {
+            for named in &mut self.connections {
+                let came = named.connection.take_waiting();
+                if came.is_empty() {
+                    continue;
+                }
+                last = Instant::now();
+                for arrival in &came {
+                    named.answered(arrival);
+                }
+                match arrivals.iter_mut().find(|(name, _)| *name == named.name) {
+                    Some((_, known)) => known.extend(came),
+                    None => arrivals.push((named.name.clone(), came)),
+                }
+            }
+            let now = Instant::now();
+            let gives_up_acks = now.duration_since(start) > ACKS;
+            let is_answered = |asked: &Asked| gives_up_acks && matches!(asked, Asked::Ack(_));
+            let is_done = self
+                .connections
+                .iter()
+                .all(|named| named.is_closed || named.asked.iter().all(is_answered));
+            if is_done && now.duration_since(last) >= time || now >= start + ANSWERS {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        // What was never answered is not waited for again.
+        for named in &mut self.connections {
+            named.asked.clear();
+        }
+        self.write_down(arrivals, true)
     }
 
     /// Sends an admin request and writes the answer down; returns the decoded body.
@@ -683,6 +752,11 @@ impl<'a> Runner<'a> {
 
     /// Keeps what later steps need of an answer.
     fn note(&mut self, connection: &str, decoded: &Decoded) -> Result<(), Stopped> {
+        if matches!(decoded.name.as_str(), "SEND_RECEIPT" | "MESSAGE")
+            && let Some(id) = decoded.fields.get("message_id")
+        {
+            self.variables.saw(id);
+        }
         let named = self.named(connection)?;
         match decoded.name.as_str() {
             "LOOKUP_RESPONSE" => named.last_lookup = Some(decoded.fields.clone()),
@@ -724,6 +798,47 @@ impl<'a> Runner<'a> {
     }
 }
 
+/// Something that is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Request(u64),
+    /// Not answered when the consumer does not exist.
+    Ack(u64),
+    Send,
+    Ping,
+    /// The other side closes as well.
+    Close,
+}
+
+impl Named {
+    /// Notes what an arrival answers.
+    fn answered(&mut self, arrival: &Arrival) {
+        let Arrival::Frame(frame) = arrival else {
+            self.is_closed = true;
+            return;
+        };
+        let decoded = wire::decode_frame(frame);
+        match decoded.name.as_str() {
+            "SEND_RECEIPT" | "SEND_ERROR" => self.answer(Asked::Send),
+            "PONG" => self.answer(Asked::Ping),
+            // These carry an id that nobody asked with.
+            "CLOSE_PRODUCER" | "CLOSE_CONSUMER" => {}
+            _ => {
+                if let Some(id) = decoded.fields.get("request_id").and_then(Value::as_u64) {
+                    self.answer(Asked::Request(id));
+                    self.answer(Asked::Ack(id));
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, answered: Asked) {
+        if let Some(place) = self.asked.iter().position(|asked| *asked == answered) {
+            self.asked.remove(place);
+        }
+    }
+}
+
 /// Sets what a step may leave out: request ids, what CONNECT says of this client, and the metadata of a message.
 fn complete(
     named: &mut Named,
@@ -735,6 +850,14 @@ fn complete(
         set_default(fields, "request_id", named.next_request_id);
         let used = fields.get("request_id").and_then(Value::as_u64);
         named.next_request_id = used.map_or(named.next_request_id, |used| used.wrapping_add(1));
+    }
+    let request_id = fields.get("request_id").and_then(Value::as_u64);
+    match (command, request_id) {
+        ("SEND", _) => named.asked.push(Asked::Send),
+        ("PING", _) => named.asked.push(Asked::Ping),
+        ("ACK", Some(id)) => named.asked.push(Asked::Ack(id)),
+        (_, Some(id)) => named.asked.push(Asked::Request(id)),
+        _ => {}
     }
     match command {
         "CONNECT" => {
@@ -891,6 +1014,10 @@ fn insert_at(root: &mut Value, path: &str, value: Value) {
 
 /// How long an answer is waited for.
 const WITHIN: Duration = Duration::from_secs(10);
+/// How long `settle` waits for answers.
+const ANSWERS: Duration = Duration::from_secs(10);
+/// How long it waits for those to acknowledgements.
+const ACKS: Duration = Duration::from_millis(1500);
 /// How long a lookup is tried again while ownership moves.
 const LOOKUP_TIME: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(10);

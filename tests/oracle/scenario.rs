@@ -53,6 +53,8 @@ pub(crate) enum Step {
         command: String,
         fields: Value,
         message: Option<Value>,
+        /// Where the frame is cut into two writes, in bytes.
+        split: Option<usize>,
     },
     Bytes {
         connection: String,
@@ -87,6 +89,9 @@ pub(crate) enum Step {
         sorted: bool,
         time: Duration,
     },
+    /// Waits until everything asked for is answered and nothing has come for this long; writes down what came, sorted by
+    /// connection.
+    Settle(Duration),
     Admin {
         request: String,
         body: Value,
@@ -276,6 +281,11 @@ fn step(value: &Value) -> Result<Step, String> {
                 time: millis(options, "for", QUIET),
             })
         }
+        "settle" => {
+            allow(&[])?;
+            let time = value.as_u64().ok_or("settle takes milliseconds")?;
+            Ok(Step::Settle(Duration::from_millis(time)))
+        }
         "admin" => {
             allow(&["body", "show", "capture"])?;
             Ok(Step::Admin {
@@ -379,13 +389,15 @@ fn sent(
             half: name == "half close",
         }),
         _ => {
-            only(options, &[key, "message"], key)?;
+            only(options, &[key, "message", "split"], key)?;
+            let split = options.get("split").and_then(Value::as_u64);
             crate::wire::takes_request_id(name)?;
             Ok(Step::Send {
                 connection,
                 command: name.to_owned(),
                 fields: value.clone(),
                 message: options.get("message").cloned(),
+                split: split.and_then(|split| split.try_into().ok()),
             })
         }
     }

@@ -4,13 +4,15 @@ use serde_yaml::{Mapping, Value};
 
 use crate::normal::now_millis;
 use crate::scenario::plain;
-use crate::value::{at_path, flow};
+use crate::value::{at_path, flow, mapping};
 
 /// The variables of a run.
 #[derive(Debug)]
 pub(crate) struct Variables {
     token: String,
     values: Mapping,
+    /// The message ids that came, each once.
+    seen: Vec<Value>,
 }
 
 impl Variables {
@@ -18,11 +20,21 @@ impl Variables {
         Self {
             token: token.to_owned(),
             values: Mapping::new(),
+            seen: Vec::new(),
         }
     }
 
     pub(crate) fn set(&mut self, name: &str, value: Value) {
         self.values.insert(name.into(), value);
+    }
+
+    /// Keeps the ledger and entry of a message id for `{seen: n}`.
+    pub(crate) fn saw(&mut self, id: &Value) {
+        let part = |key: &str| id.get(key).cloned().unwrap_or(Value::from(0));
+        let id = mapping([("ledgerId", part("ledgerId")), ("entryId", part("entryId"))]);
+        if !self.seen.contains(&id) {
+            self.seen.push(id);
+        }
     }
 
     /// Takes parts of a value into variables: `{variable: path}`.
@@ -42,7 +54,8 @@ impl Variables {
     }
 
     /// A value with all variables replaced. `{of: $id, batch_index: 1}` is the mapping `$id` with a field more or another;
-    /// `{now: -5000}` the time five seconds ago, in milliseconds since 1970.
+    /// `{now: -5000}` the time five seconds ago, in milliseconds since 1970; `{seen: 3}` the fourth message id that came,
+    /// counted round, or one that does not exist when none came.
     pub(crate) fn resolve(&self, value: &Value) -> Result<Value, String> {
         Ok(match value {
             Value::String(text) => match text.strip_prefix('$') {
@@ -57,6 +70,13 @@ impl Variables {
                 if let (Some(offset), 1) = (fields.get("now").and_then(Value::as_i64), fields.len())
                 {
                     return Ok(now_millis().saturating_add_signed(offset).into());
+                }
+                if let (Some(place), 1) = (fields.get("seen").and_then(Value::as_u64), fields.len())
+                {
+                    let place = usize::try_from(place).unwrap_or_default();
+                    let seen = self.seen.get(place % self.seen.len().max(1));
+                    let unknown = [("ledgerId", Value::from(1)), ("entryId", Value::from(0))];
+                    return Ok(seen.cloned().unwrap_or_else(|| mapping(unknown)));
                 }
                 let mut out = Mapping::new();
                 if let Some(base) = fields.get("of") {
