@@ -155,6 +155,25 @@ impl Environment {
         Ok(())
     }
 
+    /// Asks the REST interface until its answer includes what is wanted. A replay does not wait.
+    pub(crate) async fn until(&self, path: &str, wanted: &Value) -> Result<(), String> {
+        if self.replay.is_some() {
+            return Ok(());
+        }
+        let end = Instant::now() + UNTIL_TIME;
+        loop {
+            let answer = http::request(&self.web()?, "GET", path, None).await?;
+            let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+            if crate::value::includes(&body, wanted) {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(format!("{path} stays {}", crate::value::flow(&body)));
+            }
+            tokio::time::sleep(UNTIL_POLL).await;
+        }
+    }
+
     /// The address of the broker that decides where topics go.
     pub(crate) async fn leader(&self) -> Result<String, String> {
         if self.replay.is_some() {
@@ -374,4 +393,7 @@ const SETTINGS: &[(&str, &str)] = &[
 ];
 
 const REDIRECTS: u64 = 10;
+/// How long a state is waited for: the session of a broker that was killed lasts 30 s.
+const UNTIL_TIME: Duration = Duration::from_secs(90);
+const UNTIL_POLL: Duration = Duration::from_millis(100);
 const ANSWER_TIME: Duration = Duration::from_secs(10);

@@ -89,7 +89,7 @@ impl<'a> Runner<'a> {
             let reason = runner.normaliser.text(reason);
             runner.log.push(Entry::event("stopped", reason.into()));
         }
-        (runner.log, result)
+        (crate::transcript::without_repeats(runner.log), result)
     }
 
     async fn steps(&mut self, steps: &[Step]) -> Result<(), Stopped> {
@@ -184,6 +184,11 @@ impl<'a> Runner<'a> {
                 let answer = self.admin(&request, &body, *has_shape, &shown).await?;
                 self.variables.capture(capture, answer.as_ref())
             }
+            Step::Until { path, wanted } => {
+                let path = self.variables.text(path)?;
+                let wanted = self.variables.resolve(wanted)?;
+                Ok(self.environment.until(&path, &wanted).await?)
+            }
             Step::Unload(topic) => {
                 let topic = self.variables.text(topic)?;
                 self.looked_up.clear();
@@ -242,6 +247,15 @@ impl<'a> Runner<'a> {
         let place = place.ok_or_else(|| format!("no broker can be {name}"))?;
         let broker = &self.environment.brokers[place];
         self.variables.set(name, broker.name.as_str().into());
+        // A replay has no REST interface: the name itself will do.
+        let web_name = format!("{name}-web");
+        let web = broker.web.as_deref().unwrap_or(&web_name);
+        let web = web.trim_start_matches("http://").to_owned();
+        self.variables.set(&web_name, web.as_str().into());
+        self.normaliser
+            .addresses
+            .retain(|(address, _)| *address != web);
+        self.normaliser.addresses.push((web, web_name));
         self.normaliser
             .addresses
             .retain(|(address, _)| *address != broker.address);

@@ -101,6 +101,11 @@ pub(crate) enum Step {
         show: Vec<String>,
         capture: Mapping,
     },
+    /// Waits until the answer to a GET includes this; not written down.
+    Until {
+        path: String,
+        wanted: Value,
+    },
     Unload(String),
     /// `kill`, `start`, `restart` of a broker.
     Process {
@@ -315,6 +320,13 @@ fn step(value: &Value) -> Result<Step, String> {
                 has_shape: false,
                 show: fields.chain(more.iter().map(plain)).collect(),
                 capture: Mapping::new(),
+            })
+        }
+        "until" => {
+            allow(&["is"])?;
+            Ok(Step::Until {
+                path: plain(value),
+                wanted: options.get("is").cloned().unwrap_or(Value::Null),
             })
         }
         "unload" => {

@@ -61,6 +61,30 @@ impl Entry {
     }
 }
 
+/// A transcript that tells each consumer of the end of its topic once: how often Apache says it is chance.
+pub(crate) fn without_repeats(entries: Vec<Entry>) -> Vec<Entry> {
+    let mut told: Vec<(String, Value)> = Vec::new();
+    let mut out = Vec::new();
+    for entry in entries {
+        let consumer = entry.value.get("consumer_id").cloned().unwrap_or_default();
+        match entry.parts() {
+            Some((connection, Direction::Sent, "SUBSCRIBE")) => {
+                told.retain(|(name, id)| name != connection || *id != consumer);
+            }
+            Some((connection, Direction::Received, "REACHED_END_OF_TOPIC")) => {
+                let now = (connection.to_owned(), consumer);
+                if told.contains(&now) {
+                    continue;
+                }
+                told.push(now);
+            }
+            _ => {}
+        }
+        out.push(entry);
+    }
+    out
+}
+
 /// Splits `a > PRODUCER`.
 pub(crate) fn split_key(key: &str) -> Option<(&str, Direction, &str)> {
     let at = |arrow: &str, direction| {
