@@ -142,6 +142,7 @@ async fn check_one(scenario: &Scenario) -> Result<(), String> {
     let gateway = RunningGateway::start(&replay.brokers())?;
     let environment = Environment::of_replay(&replay, &gateway);
     let (entries, _) = Runner::run(scenario, &environment, "~".to_owned()).await;
+    replay.settled().await;
     let problems = replay.problems();
     gateway.stop().await;
     let mut text = difference(&recorded, &entries);

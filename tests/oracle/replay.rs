@@ -124,23 +124,33 @@ impl Replay {
         &self.actual
     }
 
+    /// Waits until all that was recorded has come, but not for ever: what was sent last may still be on its way.
+    pub(crate) async fn settled(&self) {
+        let mut changes = self.changed.subscribe();
+        let settled =
+            async { while self.missing().is_some() && changes.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(SETTLE_TIME, settled).await;
+    }
+
     /// What came that was not recorded, and the first of what was recorded and did not come.
     pub(crate) fn problems(&self) -> Vec<String> {
-        let state = self.state.lock();
-        let mut problems = state.problems.clone();
-        let missing = self.entries.iter().zip(&state.done).find(|(entry, done)| {
-            // Bytes and connections that never say CONNECT are not matched.
-            let came = matches!(entry.parts(), Some((_, Direction::Sent, _))) && entry.is_frame();
-            came && !**done
-        });
-        if let Some((missing, _)) = missing {
-            problems.push(format!(
-                "did not come: {} {}",
-                missing.key,
-                flow(&missing.value)
-            ));
+        let mut problems = self.state.lock().problems.clone();
+        if let Some(missing) = self.missing() {
+            let fields = flow(&missing.value);
+            problems.push(format!("did not come: {} {fields}", missing.key));
         }
         problems
+    }
+
+    /// The first frame of a client that was recorded and has not come.
+    fn missing(&self) -> Option<&Entry> {
+        let state = self.state.lock();
+        let mut entries = self.entries.iter().zip(&state.done);
+        let missing = entries.find(|(entry, done)| {
+            let is_sent = matches!(entry.parts(), Some((_, Direction::Sent, _)));
+            is_sent && entry.is_frame() && !**done
+        });
+        missing.map(|(entry, _)| entry)
     }
 
     /// A recorded entry.
@@ -180,7 +190,20 @@ impl Replay {
         self.wake();
     }
 
-    /// Each name of a broker in the transcript gets one of the addresses.
+    /// The broker that a name in the transcript stands for.
+    pub(crate) fn place_of(&self, name: &str) -> Option<usize> {
+        let named = self
+            .actual
+            .addresses
+            .iter()
+            .find(|(_, known)| known == name);
+        let (address, _) = named?;
+        self.brokers
+            .iter()
+            .position(|broker| broker.address == *address)
+    }
+
+    /// Each name of a broker in the transcript gets one of the addresses: those that frames tell, then those of connections.
     fn names(&self) -> Vec<(String, String)> {
         let mut names = Vec::new();
         for entry in &self.entries {
@@ -194,6 +217,13 @@ impl Replay {
                     names.push(name.to_owned());
                 }
             });
+        }
+        for entry in self.entries.iter().filter(|entry| entry.key == "open") {
+            if let Some(name) = entry.value.get("broker").and_then(Value::as_str)
+                && !names.contains(&name.to_owned())
+            {
+                names.push(name.to_owned());
+            }
         }
         if names.is_empty() {
             names.push("broker0".to_owned());
@@ -385,6 +415,9 @@ impl Replay {
         None
     }
 }
+
+/// How long what was sent last is waited for.
+const SETTLE_TIME: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// The frames that no broker sees when a gateway is in front: those of connections that have not said CONNECT yet, and PING and
 /// PONG of connections for lookups. A gateway answers them itself.

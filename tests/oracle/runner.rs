@@ -239,11 +239,11 @@ impl<'a> Runner<'a> {
 
     /// Gives the first broker that `is` accepts a name, for steps and for the transcript.
     fn name_broker(&mut self, name: &str, is: impl Fn(&str) -> bool) -> Result<(), Stopped> {
-        let place = self
-            .environment
-            .brokers
-            .iter()
-            .position(|broker| is(&broker.address));
+        let replay = self.environment.replay.as_ref();
+        let place = replay.and_then(|replay| replay.place_of(name)).or_else(|| {
+            let mut brokers = self.environment.brokers.iter();
+            brokers.position(|broker| is(&broker.address))
+        });
         let place = place.ok_or_else(|| format!("no broker can be {name}"))?;
         let broker = &self.environment.brokers[place];
         self.variables.set(name, broker.name.as_str().into());
