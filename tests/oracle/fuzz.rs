@@ -102,7 +102,7 @@ pub(crate) async fn run(effort: Effort) -> Result<bool, String> {
             };
             *figures.entry(kind).or_default() += 1;
             let total: u64 = figures.values().sum();
-            if total % 500 == 0 {
+            if total.is_multiple_of(250) {
                 println!("{total} sequences, {figures:?}, {:.0?}", began.elapsed());
             }
         }

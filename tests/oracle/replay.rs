@@ -65,6 +65,7 @@ enum Action {
 
 impl Replay {
     /// A replay of a transcript's file, with so many brokers.
+    #[allow(dead_code, reason = "for tests that include this file")]
     pub(crate) fn from_transcript(path: &Path, brokers: usize) -> Result<Arc<Self>, String> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{path:?}: {error}"))?;
         Self::start(transcript::parse(&text)?, brokers)
@@ -168,6 +169,7 @@ impl Replay {
     }
 
     /// Waits for nothing but frames from now on.
+    #[allow(dead_code, reason = "for tests that include this file")]
     pub(crate) fn without_events(&self) {
         let mut state = self.state.lock();
         for (place, entry) in self.entries.iter().enumerate() {
