@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 
 use crate::arguments::{Arguments, Target, Verb};
 use crate::differences::{level_both, reasons};
-use crate::environment::{Broker, Environment, Peers, RunningGateway};
+use crate::environment::{Environment, Peers, RunningGateway};
 use crate::fuzz::{self, Effort};
 use crate::normal::now_millis;
-use crate::replay::Replay;
+use crate::replay::{Broker, Replay};
 use crate::runner::{Runner, Stopped};
 use crate::scenario::{self, Kind, Scenario};
 use crate::transcript::{self, Direction, Entry, diff};

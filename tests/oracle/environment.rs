@@ -18,21 +18,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection::{Arrival, Connection};
 use crate::http;
-use crate::replay::Replay;
+use crate::replay::{Broker, Replay};
 use crate::scenario::Kind;
 use crate::value::mapping;
 use crate::wire;
-
-/// A broker.
-#[derive(Debug, Clone)]
-pub(crate) struct Broker {
-    /// The name in steps.
-    pub(crate) name: String,
-    /// `host:port` of the binary protocol.
-    pub(crate) address: String,
-    /// `http://host:port`.
-    pub(crate) web: Option<String>,
-}
 
 /// A place to run scenarios in.
 #[derive(Debug)]

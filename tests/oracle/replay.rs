@@ -27,11 +27,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::environment::Broker;
 use crate::normal::Actual;
 use crate::transcript::{self, Direction, Entry};
 use crate::value::flow;
 use crate::wire::{self, Decoded};
+
+/// A broker.
+#[derive(Debug, Clone)]
+pub(crate) struct Broker {
+    /// The name in steps.
+    pub(crate) name: String,
+    /// `host:port` of the binary protocol.
+    pub(crate) address: String,
+    /// `http://host:port`.
+    pub(crate) web: Option<String>,
+}
 
 /// The stand-in. Dropping it ends its connections.
 #[derive(Debug)]
