@@ -210,9 +210,9 @@ pub(crate) fn difference(recorded: &[Entry], entries: &[Entry]) -> String {
 }
 
 async fn record(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done>, String> {
-    let runs = run_against(&Target::Apache, scenarios, arguments.jobs.unwrap_or(4)).await?;
+    let runs = run_against(&[Target::Apache], scenarios, arguments.jobs.unwrap_or(4)).await?;
     let mut outcome = Vec::new();
-    for (scenario, (entries, result)) in scenarios.iter().zip(runs) {
+    for (scenario, (entries, result)) in scenarios.iter().zip(runs.into_iter().flatten()) {
         let text = transcript::print(&entries);
         let problem = match result {
             Err(_) => Some(text),
@@ -241,8 +241,8 @@ async fn drift(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done
         &arguments.targets
     };
     let mut outcome = Vec::new();
-    for target in targets {
-        let runs = run_against(target, scenarios, arguments.jobs.unwrap_or(4)).await?;
+    let runs = run_against(targets, scenarios, arguments.jobs.unwrap_or(4)).await?;
+    for (target, runs) in targets.iter().zip(runs) {
         for (scenario, (entries, _)) in scenarios.iter().zip(runs) {
             let text = difference(&recorded(&scenario.name)?, &entries);
             outcome.push(Done {
@@ -260,8 +260,13 @@ async fn compare(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Do
         [first, second] => (first.clone(), second.clone()),
         _ => return Err("--targets takes two".to_owned()),
     };
-    let first = run_against(&first, scenarios, arguments.jobs.unwrap_or(4)).await?;
-    let second = run_against(&second, scenarios, arguments.jobs.unwrap_or(4)).await?;
+    let mut runs = run_against(&[first, second], scenarios, arguments.jobs.unwrap_or(4))
+        .await?
+        .into_iter();
+    let (first, second) = (
+        runs.next().unwrap_or_default(),
+        runs.next().unwrap_or_default(),
+    );
     let runs = scenarios.iter().zip(first.into_iter().zip(second));
     Ok(runs
         .map(|(scenario, ((first, _), (second, _)))| {
@@ -274,50 +279,53 @@ async fn compare(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Do
         .collect())
 }
 
-/// Runs scenarios against a target; one server is started for all that need the same. The runs are in the order of the
-/// scenarios.
+/// Runs scenarios against targets, one target after the other; one server is started for all that need the same. By target, the
+/// runs are in the order of the scenarios.
 async fn run_against(
-    target: &Target,
+    targets: &[Target],
     scenarios: &[Scenario],
     jobs: usize,
-) -> Result<Vec<Run>, String> {
+) -> Result<Vec<Vec<Run>>, String> {
     let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (place, scenario) in scenarios.iter().enumerate() {
         let needs = (scenario.target, scenario.settings.clone());
         groups.entry(needs).or_default().push(place);
     }
-    let mut runs: BTreeMap<usize, Run> = BTreeMap::new();
+    let mut runs: Vec<BTreeMap<usize, Run>> = targets.iter().map(|_| BTreeMap::new()).collect();
     for ((kind, settings), places) in groups {
         let group: Vec<(usize, Scenario)> = places
             .into_iter()
             .map(|place| (place, scenarios[place].clone()))
             .collect();
-        if let Target::Address { binary, web } = target {
-            let environment = Environment::direct(vec![Broker {
-                name: "broker0".to_owned(),
-                address: binary.clone(),
-                web: web.clone(),
-            }]);
-            runs.extend(run_group(Arc::new(environment), group, jobs).await);
-            continue;
-        }
-        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let path = folder.path().join("peer");
-        let peers = tokio::task::spawn_blocking(move || Peers::start(kind, &settings, &path))
-            .await
-            .map_err(|error| error.to_string())??;
-        let peers = Arc::new(peers);
-        let environment = Environment::of_peers(&peers);
-        if *target == Target::Gateway {
-            let gateway = RunningGateway::start(peers.brokers())?;
-            let environment = Arc::new(environment.behind(&gateway));
-            runs.extend(run_group(environment, group, jobs).await);
-            gateway.stop().await;
-        } else {
-            runs.extend(run_group(Arc::new(environment), group, jobs).await);
+        let mut server = None;
+        for (target, runs) in targets.iter().zip(&mut runs) {
+            let environment = match target {
+                Target::Address { binary, web } => Environment::direct(vec![Broker {
+                    name: "broker0".to_owned(),
+                    address: binary.clone(),
+                    web: web.clone(),
+                }]),
+                Target::Apache | Target::Gateway => {
+                    if server.is_none() {
+                        server = Some(Peers::start(kind, settings.clone()).await?);
+                    }
+                    Environment::of_peers(server.as_ref().expect("it was started"))
+                }
+            };
+            if *target == Target::Gateway {
+                let gateway = RunningGateway::start(&environment.brokers)?;
+                let environment = Arc::new(environment.behind(&gateway));
+                runs.extend(run_group(environment, group.clone(), jobs).await);
+                gateway.stop().await;
+            } else {
+                runs.extend(run_group(Arc::new(environment), group.clone(), jobs).await);
+            }
         }
     }
-    Ok(runs.into_values().collect())
+    Ok(runs
+        .into_iter()
+        .map(|runs| runs.into_values().collect())
+        .collect())
 }
 
 /// Runs scenarios in one environment: several at a time, those that disturb others one by one at the end.
