@@ -10,14 +10,14 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::arguments::{Arguments, Target, Verb};
-use crate::differences::level_both;
-use crate::environment::{Broker, Environment, Peers, RunningGateway};
+use crate::differences::{level_both, reasons};
+use crate::environment::{Environment, Peers, RunningGateway};
 use crate::fuzz::{self, Effort};
 use crate::normal::now_millis;
-use crate::replay::Replay;
+use crate::replay::{Broker, Replay};
 use crate::runner::{Runner, Stopped};
 use crate::scenario::{self, Kind, Scenario};
-use crate::transcript::{self, Entry, diff};
+use crate::transcript::{self, Direction, Entry, diff};
 
 /// A run: what happened, and why it ended if it did so early.
 type Run = (Vec<Entry>, Result<(), Stopped>);
@@ -49,6 +49,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<bool, String> {
         Verb::List | Verb::ListTests | Verb::Fuzz => {
             for scenario in &scenarios {
                 println!("{} ({})", scenario.name, scenario.target.as_str());
+            }
+            println!("\nMay differ behind the gateway:");
+            for reason in reasons() {
+                println!("- {reason}");
             }
             return Ok(true);
         }
@@ -98,7 +102,45 @@ async fn check(scenarios: &[Scenario], jobs: usize) -> Result<Vec<Done>, String>
     }
     let mut outcome = tasks.join_all().await;
     outcome.extend(orphans(scenarios)?);
+    if scenarios.iter().any(|scenario| scenario.name == SELF_TEST) {
+        outcome.push(Done {
+            name: format!("harness: a change of {SELF_TEST} is noticed"),
+            problem: notices_changes().await.err(),
+        });
+    }
     Ok(outcome)
+}
+
+/// Replays a transcript in which one thing was changed, for each of its frames: the check must fail each time.
+async fn notices_changes() -> Result<(), String> {
+    let scenario = scenario::load(&root(), &[SELF_TEST.to_owned()])?;
+    let scenario = scenario.first().ok_or("the scenario is gone")?;
+    let good = recorded(SELF_TEST)?;
+    for place in 0..good.len() {
+        let mut changed = good.clone();
+        let Some(entry) = changed.get_mut(place).filter(|entry| entry.is_frame()) else {
+            continue;
+        };
+        let key = entry.key.clone();
+        let mut is_changed = false;
+        crate::value::replace_scalars(&mut entry.value, "", &mut |key, value| {
+            // These are not compared as they are.
+            let is_free = matches!(key, "request_id" | "message" | "server_version");
+            if let (Some(number), false) = (value.as_u64(), is_free || is_changed) {
+                *value = (number + 1).into();
+                is_changed = true;
+            }
+        });
+        // A frame of the client that never comes would be waited for; what its reply says is changed at other places.
+        let is_received = matches!(entry.parts(), Some((_, Direction::Received, _)));
+        if !is_changed || !is_received {
+            continue;
+        }
+        if check_against(scenario, changed, &good).await.is_ok() {
+            return Err(format!("a change of entry {place}, {key}, was not noticed"));
+        }
+    }
+    Ok(())
 }
 
 /// Transcripts of scenarios that do not exist any more, when all are checked.
@@ -134,18 +176,27 @@ fn orphans(scenarios: &[Scenario]) -> Result<Vec<Done>, String> {
 
 async fn check_one(scenario: &Scenario) -> Result<(), String> {
     let recorded = recorded(&scenario.name)?;
+    check_against(scenario, recorded.clone(), &recorded).await
+}
+
+/// Runs a scenario through the gateway against a replay, and compares with what should happen.
+async fn check_against(
+    scenario: &Scenario,
+    replayed: Vec<Entry>,
+    wanted: &[Entry],
+) -> Result<(), String> {
     let brokers = match scenario.target {
         Kind::Standalone => 1,
         Kind::Cluster => 2,
     };
-    let replay = Replay::start(recorded.clone(), brokers)?;
+    let replay = Replay::start(replayed, brokers)?;
     let gateway = RunningGateway::start(&replay.brokers())?;
     let environment = Environment::of_replay(&replay, &gateway);
     let (entries, _) = Runner::run(scenario, &environment, "~".to_owned()).await;
     replay.settled().await;
     let problems = replay.problems();
     gateway.stop().await;
-    let mut text = difference(&recorded, &entries);
+    let mut text = difference(wanted, &entries);
     if !problems.is_empty() {
         text.push_str("to the broker:\n");
         text.push_str(&problems.join("\n"));
@@ -155,14 +206,14 @@ async fn check_one(scenario: &Scenario) -> Result<(), String> {
 
 /// The unlisted differences of two transcripts.
 pub(crate) fn difference(recorded: &[Entry], entries: &[Entry]) -> String {
-    let (recorded, entries, _) = level_both(recorded, entries);
+    let (recorded, entries) = level_both(recorded, entries);
     diff(&transcript::print(&recorded), &transcript::print(&entries))
 }
 
 async fn record(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done>, String> {
-    let runs = run_against(&Target::Apache, scenarios, arguments.jobs.unwrap_or(4)).await?;
+    let runs = run_against(&[Target::Apache], scenarios, arguments.jobs.unwrap_or(4)).await?;
     let mut outcome = Vec::new();
-    for (scenario, (entries, result)) in scenarios.iter().zip(runs) {
+    for (scenario, (entries, result)) in scenarios.iter().zip(runs.into_iter().flatten()) {
         let text = transcript::print(&entries);
         let problem = match result {
             Err(_) => Some(text),
@@ -191,8 +242,8 @@ async fn drift(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done
         &arguments.targets
     };
     let mut outcome = Vec::new();
-    for target in targets {
-        let runs = run_against(target, scenarios, arguments.jobs.unwrap_or(4)).await?;
+    let runs = run_against(targets, scenarios, arguments.jobs.unwrap_or(4)).await?;
+    for (target, runs) in targets.iter().zip(runs) {
         for (scenario, (entries, _)) in scenarios.iter().zip(runs) {
             let text = difference(&recorded(&scenario.name)?, &entries);
             outcome.push(Done {
@@ -210,8 +261,13 @@ async fn compare(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Do
         [first, second] => (first.clone(), second.clone()),
         _ => return Err("--targets takes two".to_owned()),
     };
-    let first = run_against(&first, scenarios, arguments.jobs.unwrap_or(4)).await?;
-    let second = run_against(&second, scenarios, arguments.jobs.unwrap_or(4)).await?;
+    let mut runs = run_against(&[first, second], scenarios, arguments.jobs.unwrap_or(4))
+        .await?
+        .into_iter();
+    let (first, second) = (
+        runs.next().unwrap_or_default(),
+        runs.next().unwrap_or_default(),
+    );
     let runs = scenarios.iter().zip(first.into_iter().zip(second));
     Ok(runs
         .map(|(scenario, ((first, _), (second, _)))| {
@@ -224,50 +280,53 @@ async fn compare(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Do
         .collect())
 }
 
-/// Runs scenarios against a target; one server is started for all that need the same. The runs are in the order of the
-/// scenarios.
+/// Runs scenarios against targets, one target after the other; one server is started for all that need the same. By target, the
+/// runs are in the order of the scenarios.
 async fn run_against(
-    target: &Target,
+    targets: &[Target],
     scenarios: &[Scenario],
     jobs: usize,
-) -> Result<Vec<Run>, String> {
+) -> Result<Vec<Vec<Run>>, String> {
     let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (place, scenario) in scenarios.iter().enumerate() {
         let needs = (scenario.target, scenario.settings.clone());
         groups.entry(needs).or_default().push(place);
     }
-    let mut runs: BTreeMap<usize, Run> = BTreeMap::new();
+    let mut runs: Vec<BTreeMap<usize, Run>> = targets.iter().map(|_| BTreeMap::new()).collect();
     for ((kind, settings), places) in groups {
         let group: Vec<(usize, Scenario)> = places
             .into_iter()
             .map(|place| (place, scenarios[place].clone()))
             .collect();
-        if let Target::Address { binary, web } = target {
-            let environment = Environment::direct(vec![Broker {
-                name: "broker0".to_owned(),
-                address: binary.clone(),
-                web: web.clone(),
-            }]);
-            runs.extend(run_group(Arc::new(environment), group, jobs).await);
-            continue;
-        }
-        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let path = folder.path().join("peer");
-        let peers = tokio::task::spawn_blocking(move || Peers::start(kind, &settings, &path))
-            .await
-            .map_err(|error| error.to_string())??;
-        let peers = Arc::new(peers);
-        let environment = Environment::of_peers(&peers);
-        if *target == Target::Gateway {
-            let gateway = RunningGateway::start(peers.brokers())?;
-            let environment = Arc::new(environment.behind(&gateway));
-            runs.extend(run_group(environment, group, jobs).await);
-            gateway.stop().await;
-        } else {
-            runs.extend(run_group(Arc::new(environment), group, jobs).await);
+        let mut server = None;
+        for (target, runs) in targets.iter().zip(&mut runs) {
+            let environment = match target {
+                Target::Address { binary, web } => Environment::direct(vec![Broker {
+                    name: "broker0".to_owned(),
+                    address: binary.clone(),
+                    web: web.clone(),
+                }]),
+                Target::Apache | Target::Gateway => {
+                    if server.is_none() {
+                        server = Some(Peers::start(kind, settings.clone()).await?);
+                    }
+                    Environment::of_peers(server.as_ref().expect("it was started"))
+                }
+            };
+            if *target == Target::Gateway {
+                let gateway = RunningGateway::start(&environment.brokers)?;
+                let environment = Arc::new(environment.behind(&gateway));
+                runs.extend(run_group(environment, group.clone(), jobs).await);
+                gateway.stop().await;
+            } else {
+                runs.extend(run_group(Arc::new(environment), group.clone(), jobs).await);
+            }
         }
     }
-    Ok(runs.into_values().collect())
+    Ok(runs
+        .into_iter()
+        .map(|runs| runs.into_values().collect())
+        .collect())
 }
 
 /// Runs scenarios in one environment: several at a time, those that disturb others one by one at the end.
@@ -331,3 +390,6 @@ fn transcript_path(name: &str) -> PathBuf {
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle")
 }
+
+/// The scenario that the harness is tested with.
+const SELF_TEST: &str = "producer/batch";

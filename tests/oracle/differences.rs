@@ -5,15 +5,15 @@ use serde_yaml::Value;
 use crate::transcript::{Direction, Entry};
 
 /// A difference that is meant.
-pub(crate) struct Difference {
+struct Difference {
     /// What differs, and why.
-    pub(crate) reason: &'static str,
+    reason: &'static str,
     /// Makes both sides equal where they differ for this reason and for no other.
     level: fn(&mut Entry, &Context),
 }
 
 /// What levelling has to know of the transcript.
-pub(crate) struct Context {
+struct Context {
     /// Connections for lookups only.
     services: Vec<String>,
 }
@@ -31,7 +31,7 @@ impl Context {
 
 /// Between a client of a broker and the same client behind the gateway. All three are about connections for lookups:
 /// what is relayed to a broker comes through as it is.
-pub(crate) const GATEWAY: &[Difference] = &[
+const GATEWAY: &[Difference] = &[
     Difference {
         reason: "LOOKUP_RESPONSE: the gateway follows redirects and sends the client through itself \
                  (proxy_through_service_url), so that a redirect becomes the final answer of the broker that it led to",
@@ -47,30 +47,21 @@ pub(crate) const GATEWAY: &[Difference] = &[
     },
 ];
 
-/// Two transcripts with the listed differences levelled, and the reasons of those that were met.
-pub(crate) fn level_both(
-    first: &[Entry],
-    second: &[Entry],
-) -> (Vec<Entry>, Vec<Entry>, Vec<&'static str>) {
-    let (mut first, mut second) = (first.to_vec(), second.to_vec());
-    let mut met = Vec::new();
-    for difference in GATEWAY {
-        let before = (first.clone(), second.clone());
-        first = level(&first, difference);
-        second = level(&second, difference);
-        // Levelling that changes both alike has bridged nothing.
-        let differed = before
-            .0
+/// Two transcripts with the listed differences levelled.
+pub(crate) fn level_both(first: &[Entry], second: &[Entry]) -> (Vec<Entry>, Vec<Entry>) {
+    let level_all = |entries: &[Entry]| {
+        GATEWAY
             .iter()
-            .zip(&before.1)
-            .filter(|(a, b)| a != b)
-            .count();
-        let differ = first.iter().zip(&second).filter(|(a, b)| a != b).count();
-        if differ < differed {
-            met.push(difference.reason);
-        }
-    }
-    (first, second, met)
+            .fold(entries.to_vec(), |entries, difference| {
+                level(&entries, difference)
+            })
+    };
+    (level_all(first), level_all(second))
+}
+
+/// The reasons of all listed differences.
+pub(crate) fn reasons() -> impl Iterator<Item = &'static str> {
+    GATEWAY.iter().map(|difference| difference.reason)
 }
 
 fn level(entries: &[Entry], difference: &Difference) -> Vec<Entry> {

@@ -1,6 +1,6 @@
 //! What scenarios run against: Apache Pulsar, direct or behind the gateway, a broker by its address, or a replay.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,26 +13,16 @@ use pulsegate::http::{Phase, PhaseSender, phases};
 use pulsegate::naming::ServiceUrl;
 use pulsegate::telemetry::MetricRegistry;
 use serde_yaml::Value;
+use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::connection::{Arrival, Connection};
 use crate::http;
-use crate::replay::Replay;
+use crate::replay::{Broker, Replay};
 use crate::scenario::Kind;
 use crate::value::mapping;
 use crate::wire;
-
-/// A broker.
-#[derive(Debug, Clone)]
-pub(crate) struct Broker {
-    /// The name in steps.
-    pub(crate) name: String,
-    /// `host:port` of the binary protocol.
-    pub(crate) address: String,
-    /// `http://host:port`.
-    pub(crate) web: Option<String>,
-}
 
 /// A place to run scenarios in.
 #[derive(Debug)]
@@ -302,24 +292,35 @@ impl RunningGateway {
 /// Apache Pulsar, started by `tests/peers/pulsar.py`. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    folder: PathBuf,
+    path: PathBuf,
     kind: Kind,
     brokers: Vec<Broker>,
+    /// Removed after the server was stopped, whose state is in it.
+    _folder: TempDir,
 }
 
 impl Peers {
-    /// Starts a server in a folder that does not exist yet. Blocks until it answers.
-    pub(crate) fn start(
+    /// Starts a server. Not cancel-safe in that the start goes on; what it started is stopped then.
+    pub(crate) async fn start(
         kind: Kind,
-        settings: &[(String, String)],
-        folder: &Path,
-    ) -> Result<Self, String> {
+        settings: Vec<(String, String)>,
+    ) -> Result<Arc<Self>, String> {
+        let starting = tokio::task::spawn_blocking(move || {
+            Self::start_blocking(kind, &settings).map(Arc::new)
+        });
+        starting.await.map_err(|error| error.to_string())?
+    }
+
+    fn start_blocking(kind: Kind, settings: &[(String, String)]) -> Result<Self, String> {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let path = folder.path().join("peer");
+        let mut arguments = vec![kind.as_str().to_owned(), path.display().to_string()];
         let mut peers = Self {
-            folder: folder.to_owned(),
+            path,
             kind,
             brokers: Vec::new(),
+            _folder: folder,
         };
-        let mut arguments = vec![kind.as_str().to_owned(), folder.display().to_string()];
         let ours = SETTINGS
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
@@ -357,14 +358,14 @@ impl Peers {
             Kind::Standalone => "standalone",
             Kind::Cluster => broker,
         };
-        let folder = self.folder.display().to_string();
+        let folder = self.path.display().to_string();
         kit(&[action.to_owned(), folder, name.to_owned()]).map(|_| ())
     }
 }
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        let _ = kit(&["stop".to_owned(), self.folder.display().to_string()]);
+        let _ = kit(&["stop".to_owned(), self.path.display().to_string()]);
     }
 }
 

@@ -51,11 +51,7 @@ pub(crate) async fn run(effort: Effort) -> Result<bool, String> {
         // Topics stay in the memory of a server, so that one takes a part only.
         let part = seed..end.min(seed + SEQUENCES_PER_SERVER);
         seed = part.end;
-        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let path = folder.path().join("peer");
-        let starting =
-            tokio::task::spawn_blocking(move || Peers::start(Kind::Standalone, &settings(), &path));
-        let peers = Arc::new(starting.await.map_err(|error| error.to_string())??);
+        let peers = Peers::start(Kind::Standalone, settings()).await?;
         let gateway = RunningGateway::start(peers.brokers())?;
         let targets = Arc::new((
             Environment::of_peers(&peers),
@@ -102,7 +98,7 @@ pub(crate) async fn run(effort: Effort) -> Result<bool, String> {
             };
             *figures.entry(kind).or_default() += 1;
             let total: u64 = figures.values().sum();
-            if total % 500 == 0 {
+            if total.is_multiple_of(250) {
                 println!("{total} sequences, {figures:?}, {:.0?}", began.elapsed());
             }
         }

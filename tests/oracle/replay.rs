@@ -27,11 +27,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::environment::Broker;
 use crate::normal::Actual;
 use crate::transcript::{self, Direction, Entry};
 use crate::value::flow;
 use crate::wire::{self, Decoded};
+
+/// A broker.
+#[derive(Debug, Clone)]
+pub(crate) struct Broker {
+    /// The name in steps.
+    pub(crate) name: String,
+    /// `host:port` of the binary protocol.
+    pub(crate) address: String,
+    /// `http://host:port`.
+    pub(crate) web: Option<String>,
+}
 
 /// The stand-in. Dropping it ends its connections.
 #[derive(Debug)]
@@ -65,6 +75,7 @@ enum Action {
 
 impl Replay {
     /// A replay of a transcript's file, with so many brokers.
+    #[allow(dead_code, reason = "for tests that include this file")]
     pub(crate) fn from_transcript(path: &Path, brokers: usize) -> Result<Arc<Self>, String> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{path:?}: {error}"))?;
         Self::start(transcript::parse(&text)?, brokers)
@@ -176,6 +187,7 @@ impl Replay {
     }
 
     /// Waits for nothing but frames from now on.
+    #[allow(dead_code, reason = "for tests that include this file")]
     pub(crate) fn without_events(&self) {
         let mut state = self.state.lock();
         for (place, entry) in self.entries.iter().enumerate() {

@@ -48,14 +48,7 @@ pub(crate) enum Step {
         opening: Opening,
         fields: Value,
     },
-    Send {
-        connection: String,
-        command: String,
-        fields: Value,
-        message: Option<Value>,
-        /// Where the frame is cut into two writes, in bytes.
-        split: Option<usize>,
-    },
+    Send(Outgoing),
     Bytes {
         connection: String,
         bytes: Value,
@@ -131,6 +124,17 @@ pub(crate) enum Step {
         variable: String,
         steps: Vec<Step>,
     },
+}
+
+/// A frame to send.
+#[derive(Debug, Clone)]
+pub(crate) struct Outgoing {
+    pub(crate) connection: String,
+    pub(crate) command: String,
+    pub(crate) fields: Value,
+    pub(crate) message: Option<Value>,
+    /// Where the frame is cut into two writes, in bytes.
+    pub(crate) split: Option<usize>,
 }
 
 /// Where a connection goes.
@@ -404,13 +408,13 @@ fn sent(
             only(options, &[key, "message", "split"], key)?;
             let split = options.get("split").and_then(Value::as_u64);
             crate::wire::takes_request_id(name)?;
-            Ok(Step::Send {
+            Ok(Step::Send(Outgoing {
                 connection,
                 command: name.to_owned(),
                 fields: value.clone(),
                 message: options.get("message").cloned(),
                 split: split.and_then(|split| split.try_into().ok()),
-            })
+            }))
         }
     }
 }

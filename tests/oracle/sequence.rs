@@ -204,7 +204,8 @@ fn send(random: &mut Random, connection: &str) -> Vec<Value> {
         if random.one_in(5) {
             metadata.insert("compression".into(), random.of(&["LZ4", "ZSTD"]).into());
         }
-        if random.one_in(4) {
+        // How far a broker sends beyond the permits depends on how many batches it finds at once, so on the time between them.
+        if count == 1 && random.one_in(4) {
             let batch: Vec<Value> = (0..1 + random.below(3))
                 .map(|place| format!("m{sequence_id}.{place}").into())
                 .collect();
