@@ -64,6 +64,7 @@ const MAY_USE_FILES: &[&str] = &["disk", "config", "cli", "perf"];
 const DRIVERS: &[&str] = &[
     "src/app/lifecycle.rs",
     "src/client/pool.rs",
+    "src/client/producer/clock.rs",
     "src/gateway/connection/lookup.rs",
     "src/gateway/connection/mod.rs",
     "src/gateway/forward.rs",

@@ -264,7 +264,8 @@ impl Connection {
     /// Sends a command and waits for its answer; the request id of `command` is replaced. Cancel-safe in that nothing is
     /// left behind, but the command may have been sent.
     ///
-    /// A PRODUCER_SUCCESS whose `producer_ready` is false is not the answer: the one that follows it is.
+    /// A PRODUCER_SUCCESS whose `producer_ready` is false is not the answer: the one that follows it is, and it has all the
+    /// time that the broker needs.
     ///
     /// # Errors
     /// See [`RequestError`]; an answer that is ERROR is [`RequestError::Refused`]. Answers that report a failure in
@@ -287,18 +288,29 @@ impl Connection {
     /// See [`RequestError`].
     pub async fn request_raw(&self, command: Bytes) -> Result<Frame, RequestError> {
         let limit = self.handle.request_timeout;
-        let exchange = async {
-            let shared = &self.handle.shared;
+        let shared = &self.handle.shared;
+        let mut deadline = std::pin::pin!(tokio::time::sleep(limit));
+        let begin = async {
             // The semaphore is closed only by the end of the connection.
             let place = shared.places.acquire().await.map_err(|_| shared.closed())?;
-            let mut waiting = self.send_request(&command).await?;
-            let answer = (&mut waiting.answer).await.map_err(|_| shared.closed());
-            drop(place);
-            answer
+            Ok::<_, RequestError>((place, self.send_request(&command).await?))
         };
-        timeout(limit, exchange)
-            .await
-            .map_err(|_| RequestError::Timeout(limit))?
+        let (_place, mut waiting) = tokio::select! {
+            biased;
+            begun = begin => begun?,
+            () = &mut deadline => return Err(RequestError::Timeout(limit)),
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = &mut waiting.answer => answer,
+            () = deadline => {
+                if !shared.state.lock().is_deferred(waiting.request_id) {
+                    return Err(RequestError::Timeout(limit));
+                }
+                (&mut waiting.answer).await
+            }
+        };
+        answer.map_err(|_| shared.closed())
     }
 
     /// Registers and sends, waiting for room in the outbound lane where there is none.
@@ -589,6 +601,9 @@ impl<R: AsyncRead + Unpin> Driver<R> {
             return sink.on_frame(command_type, frame);
         }
         if command_type == Type::ProducerSuccess as i32 && !is_producer_ready(&frame)? {
+            if let Some(request_id) = rewrite::request_id_of(&frame.command) {
+                shared.state.lock().defer(request_id);
+            }
             return Ok(());
         }
         let incoming = shared

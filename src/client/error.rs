@@ -92,6 +92,9 @@ pub enum CloseReason {
     /// The broker sent a command that cannot be read.
     #[error("the broker sent a malformed command: {0}")]
     Command(Arc<CommandError>),
+    /// The broker sent something that it must not send, and what both sides know is not the same any more.
+    #[error("the broker broke the protocol: {0}")]
+    Violation(&'static str),
     /// The broker sent an ERROR that concerns the whole connection.
     #[error("the broker gave up the connection: {code:?}: {message}")]
     Broker {

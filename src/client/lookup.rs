@@ -250,9 +250,21 @@ impl LookupClient {
     /// # Errors
     /// See [`LookupError`].
     pub async fn partitions(&self, topic: &TopicName) -> Result<u32, LookupError> {
+        self.ask_partitions(topic, false).await
+    }
+
+    /// As [`partitions`](Self::partitions), but a topic that is not there may be created, as the cluster is configured.
+    ///
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn partitions_or_create(&self, topic: &TopicName) -> Result<u32, LookupError> {
+        self.ask_partitions(topic, true).await
+    }
+
+    async fn ask_partitions(&self, topic: &TopicName, create: bool) -> Result<u32, LookupError> {
         let command = Command::from(CommandPartitionedTopicMetadata {
             topic: topic.to_string(),
-            metadata_auto_creation_enabled: Some(false),
+            metadata_auto_creation_enabled: Some(create),
             ..CommandPartitionedTopicMetadata::default()
         });
         let frame = ask(&self.pool, None, &command.encode_command()).await?;

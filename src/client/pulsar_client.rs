@@ -3,6 +3,7 @@
 //! Owns the way to the brokers: lookups, connections, ids. Start at [`PulsarClient::new`].
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -74,6 +76,8 @@ struct Shared {
     sessions: Sessions,
     next_id: AtomicU64,
     stop: CancellationToken,
+    /// Clients of the clusters that topics were migrated to (PIP-188). At most [`MIGRATED_MAX`].
+    migrated: Mutex<BTreeMap<BrokerAddress, PulsarClient>>,
 }
 
 impl PulsarClient {
@@ -114,6 +118,7 @@ impl PulsarClient {
                 sessions,
                 next_id: AtomicU64::new(0),
                 stop: CancellationToken::new(),
+                migrated: Mutex::default(),
                 options,
             }),
         }
@@ -127,6 +132,10 @@ impl PulsarClient {
     /// Closes all connections. Producers and consumers end; call their `close` first to lose nothing.
     pub fn close(&self) {
         self.shared.stop.cancel();
+        let migrated = std::mem::take(&mut *self.shared.migrated.lock());
+        for client in migrated.into_values() {
+            client.close();
+        }
         self.shared.sessions.close();
         self.shared.pool.close();
     }
@@ -149,6 +158,23 @@ impl PulsarClient {
     /// An id for a producer or consumer, unique in this client.
     pub(crate) fn next_id(&self) -> u64 {
         self.shared.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A client of the cluster at this address, to which a broker says that a topic was migrated. It gives the way there and
+    /// no ids: those of its producers and consumers are this client's.
+    pub(crate) fn migrated_to(&self, address: &BrokerAddress) -> Self {
+        let mut migrated = self.shared.migrated.lock();
+        if migrated.len() >= MIGRATED_MAX && !migrated.contains_key(address) {
+            // Who uses it keeps it.
+            migrated.pop_first();
+        }
+        let client = migrated.entry(address.clone()).or_insert_with(|| {
+            Self::new(
+                ServiceUrl::from(address.clone()),
+                self.shared.options.clone(),
+            )
+        });
+        client.clone()
     }
 
     /// A connection to the broker that serves a topic, `assigned` if the topic's last broker named its successor. One
@@ -177,5 +203,7 @@ impl PulsarClient {
     }
 }
 
+/// Clusters that topics may have been migrated to.
+const MIGRATED_MAX: usize = 8;
 /// The longest time that a broker of the service URL which failed is not asked.
 const LOOKUP_BACKOFF_MAX: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! What one connection knows about its requests and its peer. Pure: no IO, no clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::CloseReason;
 use crate::protocol::{proto::pulsar::base_command::Type, server_error::CONNECTION_REQUEST_ID};
@@ -11,6 +11,8 @@ pub(crate) struct ConnectionState<W> {
     /// By request id. Ordered, so that waiters are failed in the order of their requests. At most `max_in_flight`.
     pending: BTreeMap<u64, W>,
     max_in_flight: usize,
+    /// Of `pending`, those whose answer the broker has announced for some later time.
+    deferred: BTreeSet<u64>,
     /// All smaller ids have been used. Never reaches [`CONNECTION_REQUEST_ID`].
     next_request_id: u64,
     keep_alive: KeepAlive,
@@ -55,6 +57,7 @@ impl<W> ConnectionState<W> {
         Self {
             pending: BTreeMap::new(),
             max_in_flight,
+            deferred: BTreeSet::new(),
             next_request_id: 0,
             keep_alive: KeepAlive {
                 ping_unanswered: false,
@@ -80,6 +83,19 @@ impl<W> ConnectionState<W> {
     /// Nobody waits for this answer any more.
     pub(crate) fn forget(&mut self, request_id: u64) {
         self.pending.remove(&request_id);
+        self.deferred.remove(&request_id);
+    }
+
+    /// The broker has taken this request up and will answer when its time has come.
+    pub(crate) fn defer(&mut self, request_id: u64) {
+        if self.pending.contains_key(&request_id) {
+            self.deferred.insert(request_id);
+        }
+    }
+
+    /// Whether the answer to this request may take as long as it takes.
+    pub(crate) fn is_deferred(&self, request_id: u64) -> bool {
+        self.deferred.contains(&request_id)
     }
 
     /// Decides about a frame of this command type; `request_id` is the one its command carries, if any.
