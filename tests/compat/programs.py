@@ -80,4 +80,10 @@ def go():
     return [binary]
 
 
-LANGUAGES = {"python": python, "java": java, "go": go}
+def rust():
+    """The program on the project's own client."""
+    execute(["cargo", "build", "--release", "--locked", "--example", "compat-client"], cwd=ROOT)
+    return [BUILD.parent / "release/examples/compat-client"]
+
+
+LANGUAGES = {"python": python, "java": java, "go": go, "rust": rust}

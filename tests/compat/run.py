@@ -102,7 +102,7 @@ class Program:
         self.wait_for(None, seconds)
         ended = self.process.poll() is not None or self._ends_soon()
         self.close()
-        for case in expected:
+        for case in expected + [case for case in self.outcomes if case not in expected]:
             missing = (False, f"no result; exit status {self.process.returncode}" if ended else "no result in time")
             results.add(self.column, case, *self.outcomes.get(case, missing))
 
