@@ -5,6 +5,7 @@ Everything that is built or installed goes to `target/compat`, so that the tree 
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,13 @@ def rust():
     """The program on the project's own client."""
     execute(["cargo", "build", "--release", "--locked", "--example", "compat-client"], cwd=ROOT)
     return [BUILD.parent / "release/examples/compat-client"]
+
+
+def further_cases(language):
+    """The cases that only this program has."""
+    if language != "rust":
+        return []
+    return re.findall(r'case!\("(\w+)", further::', (HERE / "rust/main.rs").read_text())
 
 
 LANGUAGES = {"python": python, "java": java, "go": go, "rust": rust}
