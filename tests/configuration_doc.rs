@@ -3,22 +3,32 @@
 use std::fs;
 use std::path::Path;
 
-use pulsegate::config::{GATEWAY_KEYS, KeySpec, KeyStatus};
+use pulsegate::config::{CLIENT_KEYS, GATEWAY_KEYS, KeySpec, KeyStatus};
 
 #[test]
-fn the_document_and_the_code_list_the_same_settings() {
+fn the_document_and_the_code_list_the_same_settings_of_the_gateway() {
+    same(
+        "## Settings of the gateway",
+        "## Client tools",
+        GATEWAY_KEYS,
+    );
+}
+
+#[test]
+fn the_document_and_the_code_list_the_same_settings_of_the_clients() {
+    same("### Settings of the clients", "\n## ", CLIENT_KEYS);
+}
+
+fn same(begin: &str, end: &str, keys: &[KeySpec]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
     let text = fs::read_to_string(path).expect("docs/configuration.md");
-    let begin = "## Settings of the gateway";
-    let section = text
-        .split_once(begin)
-        .expect("the section of the gateway")
-        .1;
+    let section = text.split_once(begin).expect("the section").1;
+    let section = section.split_once(end).map_or(section, |(until, _)| until);
     let documented: Vec<&str> = section
         .lines()
         .filter(|line| line.starts_with("| `"))
         .collect();
-    let expected: Vec<String> = GATEWAY_KEYS.iter().map(row).collect();
+    let expected: Vec<String> = keys.iter().map(row).collect();
     for (documented, expected) in documented.iter().zip(&expected) {
         assert_eq!(documented, expected);
     }

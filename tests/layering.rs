@@ -63,7 +63,9 @@ const MAY_USE_FILES: &[&str] = &["disk", "config", "cli", "perf"];
 /// Files that drive something: they may name threads, clocks and randomness. All others get these as arguments.
 const DRIVERS: &[&str] = &[
     "src/app/lifecycle.rs",
+    "src/client/dial.rs",
     "src/client/pool.rs",
+    "src/client/producer/clock.rs",
     "src/gateway/connection/lookup.rs",
     "src/gateway/connection/mod.rs",
     "src/gateway/forward.rs",

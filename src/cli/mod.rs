@@ -3,6 +3,7 @@
 //! Owns what users type and what they are told when it is wrong. Never serves anything itself: a subcommand turns
 //! arguments into settings and hands them to [`crate::app`]. Start at [`parse`].
 
+mod client_args;
 mod gateway;
 
 use std::ffi::OsString;
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use client_args::{ClientArgs, ClientArgsError, ClientTarget, HiddenText};
 pub use gateway::GatewayArgs;
 
 use crate::app::Ended;

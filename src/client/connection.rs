@@ -17,40 +17,50 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use super::{
+    authentication::Authentication,
+    dial::open_stream,
     error::{CloseReason, ConnectError, RequestError},
-    handshake::{broker_gave_up, dial, handshake, server_error},
+    handshake::{broker_gave_up, handshake, server_error},
     state::{ConnectionState, Incoming, KeepAliveAction, RegisterError},
+    tls::TlsSource,
 };
 use crate::{
     naming::BrokerAddress,
     net::{
-        FrameReader, Outbound, OutboundError, OutboundLimits, OutboundWriter, Outgoing, outbound,
+        FrameReader, Outbound, OutboundError, OutboundLimits, OutboundWriter, Outgoing, Stream,
+        outbound,
     },
     protocol::{
         command::{Command, name_of},
         frame::{Frame, FrameLimits},
         proto::pulsar::{
-            CommandAuthChallenge, CommandAuthResponse, CommandConnect, CommandConnected,
-            CommandPing, CommandPong, base_command::Type,
+            CommandAuthResponse, CommandConnect, CommandConnected, CommandPing, CommandPong,
+            base_command::Type,
         },
         rewrite,
     },
 };
 
-/// Answers an AUTH_CHALLENGE of the broker, during the handshake or later; `None` = this challenge cannot be answered.
-/// Called on the connection's task, so it must not block.
-pub type ChallengeHook =
-    Arc<dyn Fn(&CommandAuthChallenge) -> Option<CommandAuthResponse> + Send + Sync>;
-
 /// Says whether the address that a broker's host name resolved to may be connected to.
 pub type AddressCheck = Arc<dyn Fn(&BrokerAddress, IpAddr) -> bool + Send + Sync>;
+
+/// Takes the frames that answer no request, on the connection's task, in the order they came. Never blocks; an error ends the
+/// connection.
+pub(crate) trait FrameSink: Send {
+    /// A frame of this command type.
+    fn on_frame(&mut self, command_type: i32, frame: Frame) -> Result<(), CloseReason>;
+    /// All frames that had arrived were taken.
+    fn on_idle(&mut self) -> Result<(), CloseReason>;
+    /// The connection ended; nothing follows.
+    fn on_end(&mut self, reason: &CloseReason);
+}
 
 /// How a connection behaves. All durations count from the event they name.
 #[derive(Clone)]
 pub struct ConnectionOptions {
-    /// For resolving the host and opening the TCP connection.
+    /// For resolving the host and opening the TCP connection, and as much again for the TLS handshake.
     pub connect_timeout: Duration,
-    /// From the TCP connection to CONNECTED.
+    /// From CONNECT to CONNECTED.
     pub handshake_timeout: Duration,
     /// From the call of a request to its answer, waiting for a free place among `max_in_flight` included.
     pub request_timeout: Duration,
@@ -64,8 +74,14 @@ pub struct ConnectionOptions {
     pub max_events: usize,
     /// Bounds of what we send.
     pub outbound: OutboundLimits,
-    /// Answers authentication challenges. Without it a challenge ends the handshake, and later ones are events.
-    pub on_challenge: Option<ChallengeHook>,
+    /// What CONNECT says of us, read anew for each connection, and how authentication challenges are answered. With
+    /// [`Authentication::none`] a challenge ends the handshake, and later ones are events.
+    pub authentication: Authentication,
+    /// For addresses that ask for TLS.
+    pub tls: TlsSource,
+    /// Addresses that ask for TLS are reached through this one, which learns from the server name in the TLS handshake whom we
+    /// want (PIP-60). The certificate must be the broker's.
+    pub sni_proxy: Option<BrokerAddress>,
     /// Judges resolved addresses before they are connected to. `None` = all may be.
     pub allowed: Option<AddressCheck>,
     /// Where the connection's task is spawned. Clones of the options share it, so an owner can wait for the tasks of all
@@ -85,7 +101,9 @@ impl Default for ConnectionOptions {
             max_in_flight: 50_000,
             max_events: 128,
             outbound: OutboundLimits::default(),
-            on_challenge: None,
+            authentication: Authentication::none(),
+            tls: TlsSource::System,
+            sni_proxy: None,
             allowed: None,
             tracker: TaskTracker::new(),
         }
@@ -101,6 +119,9 @@ impl fmt::Debug for ConnectionOptions {
             .field("keep_alive_interval", &self.keep_alive_interval)
             .field("frame_limits", &self.frame_limits)
             .field("max_in_flight", &self.max_in_flight)
+            .field("authentication", &self.authentication)
+            .field("tls", &self.tls)
+            .field("sni_proxy", &self.sni_proxy)
             .finish_non_exhaustive()
     }
 }
@@ -139,10 +160,7 @@ impl Connection {
         connect: CommandConnect,
         options: ConnectionOptions,
     ) -> Result<Self, ConnectError> {
-        let (reader, writer) = dial(address, options.connect_timeout, options.allowed.as_ref())
-            .await?
-            .into_split();
-        Ok(Self::establish(reader, writer, connect, options).await?.0)
+        Ok(Self::open_with_events(address, connect, options).await?.0)
     }
 
     /// As [`open`](Self::open), with the frames that answer no request.
@@ -154,10 +172,41 @@ impl Connection {
         connect: CommandConnect,
         options: ConnectionOptions,
     ) -> Result<(Self, ConnectionEvents), ConnectError> {
-        let (reader, writer) = dial(address, options.connect_timeout, options.allowed.as_ref())
-            .await?
-            .into_split();
-        Self::establish(reader, writer, connect, options).await
+        let (events, frames) = mpsc::channel(options.max_events.max(1));
+        let connection = Self::dial(address, connect, options, Events::Queue(events)).await?;
+        Ok((connection, ConnectionEvents { frames }))
+    }
+
+    /// As [`open`](Self::open), with the frames that answer no request handed to `sink`.
+    pub(crate) async fn open_with_sink(
+        address: &BrokerAddress,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        sink: Box<dyn FrameSink>,
+    ) -> Result<Self, ConnectError> {
+        Self::dial(address, connect, options, Events::Sink(sink)).await
+    }
+
+    async fn dial(
+        address: &BrokerAddress,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        events: Events,
+    ) -> Result<Self, ConnectError> {
+        // Boxed: the handshakes are large, and this is part of the task of every producer and consumer.
+        Box::pin(async move {
+            match open_stream(address, &options).await? {
+                Stream::Plain(stream) => {
+                    let (reader, writer) = stream.into_split();
+                    Self::start(reader, writer, connect, options, events).await
+                }
+                Stream::Tls(stream) => {
+                    let (reader, writer) = tokio::io::split(stream);
+                    Self::start(reader, writer, connect, options, events).await
+                }
+            }
+        })
+        .await
     }
 
     /// Makes a connection of the two halves of any stream: performs the handshake and starts the task.
@@ -166,7 +215,7 @@ impl Connection {
     /// See [`ConnectError`].
     pub async fn establish<R, W>(
         reader: R,
-        mut writer: W,
+        writer: W,
         connect: CommandConnect,
         options: ConnectionOptions,
     ) -> Result<(Self, ConnectionEvents), ConnectError>
@@ -174,7 +223,29 @@ impl Connection {
         R: AsyncRead + Unpin + Send + 'static,
         W: AsyncWrite + Unpin + Send + 'static,
     {
+        let (events, frames) = mpsc::channel(options.max_events.max(1));
+        let connection =
+            Self::start(reader, writer, connect, options, Events::Queue(events)).await?;
+        Ok((connection, ConnectionEvents { frames }))
+    }
+
+    async fn start<R, W>(
+        reader: R,
+        mut writer: W,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        events: Events,
+    ) -> Result<Self, ConnectError>
+    where
+        R: AsyncRead + Unpin + Send + 'static,
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
         let mut reader = FrameReader::new(reader, options.frame_limits);
+        let challenged = Challenged {
+            authentication: options.authentication.clone(),
+            client_version: connect.client_version.clone(),
+            protocol_version: connect.protocol_version,
+        };
         let shaken = handshake(&mut reader, &mut writer, connect, &options).await?;
         let (outbound, outbound_writer) = outbound::channel(options.outbound);
         let max_in_flight = options.max_in_flight.max(1);
@@ -183,7 +254,6 @@ impl Connection {
             places: Semaphore::new(max_in_flight.min(Semaphore::MAX_PERMITS)),
             ended: CancellationToken::new(),
         });
-        let (events, frames) = mpsc::channel(options.max_events.max(1));
         let stop = CancellationToken::new();
         let driver = Driver {
             reader,
@@ -194,7 +264,7 @@ impl Connection {
             ended: EndGuard {
                 shared: Arc::clone(&shared),
             },
-            on_challenge: options.on_challenge,
+            challenged,
             keep_alive_interval: options.keep_alive_interval,
         };
         options.tracker.spawn(driver.run(outbound_writer, writer));
@@ -206,12 +276,9 @@ impl Connection {
             request_timeout: options.request_timeout,
             stop,
         };
-        Ok((
-            Self {
-                handle: Arc::new(handle),
-            },
-            ConnectionEvents { frames },
-        ))
+        Ok(Self {
+            handle: Arc::new(handle),
+        })
     }
 
     /// What the broker said of itself in CONNECTED.
@@ -227,7 +294,8 @@ impl Connection {
     /// Sends a command and waits for its answer; the request id of `command` is replaced. Cancel-safe in that nothing is
     /// left behind, but the command may have been sent.
     ///
-    /// A PRODUCER_SUCCESS whose `producer_ready` is false is not the answer: the one that follows it is.
+    /// A PRODUCER_SUCCESS whose `producer_ready` is false is not the answer: the one that follows it is, and it has all the
+    /// time that the broker needs.
     ///
     /// # Errors
     /// See [`RequestError`]; an answer that is ERROR is [`RequestError::Refused`]. Answers that report a failure in
@@ -250,18 +318,29 @@ impl Connection {
     /// See [`RequestError`].
     pub async fn request_raw(&self, command: Bytes) -> Result<Frame, RequestError> {
         let limit = self.handle.request_timeout;
-        let exchange = async {
-            let shared = &self.handle.shared;
+        let shared = &self.handle.shared;
+        let mut deadline = std::pin::pin!(tokio::time::sleep(limit));
+        let begin = async {
             // The semaphore is closed only by the end of the connection.
             let place = shared.places.acquire().await.map_err(|_| shared.closed())?;
-            let mut waiting = self.send_request(&command).await?;
-            let answer = (&mut waiting.answer).await.map_err(|_| shared.closed());
-            drop(place);
-            answer
+            Ok::<_, RequestError>((place, self.send_request(&command).await?))
         };
-        timeout(limit, exchange)
-            .await
-            .map_err(|_| RequestError::Timeout(limit))?
+        let (_place, mut waiting) = tokio::select! {
+            biased;
+            begun = begin => begun?,
+            () = &mut deadline => return Err(RequestError::Timeout(limit)),
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = &mut waiting.answer => answer,
+            () = deadline => {
+                if !shared.state.lock().is_deferred(waiting.request_id) {
+                    return Err(RequestError::Timeout(limit));
+                }
+                (&mut waiting.answer).await
+            }
+        };
+        answer.map_err(|_| shared.closed())
     }
 
     /// Registers and sends, waiting for room in the outbound lane where there is none.
@@ -426,16 +505,33 @@ impl Drop for EndGuard {
     }
 }
 
+/// Where the frames go that answer no request.
+enum Events {
+    Queue(mpsc::Sender<Frame>),
+    Sink(Box<dyn FrameSink>),
+}
+
+impl Events {
+    /// Waits for a place in the queue and puts the frame there. Cancel-safe: the frame stays parked.
+    async fn put(&mut self, parked: &mut Option<Frame>) {
+        let Self::Queue(queue) = self else { return };
+        let permit = queue.reserve().await;
+        if let (Some(frame), Ok(permit)) = (parked.take(), permit) {
+            permit.send(frame);
+        }
+    }
+}
+
 /// The task of a connection, but for the writer.
 struct Driver<R> {
     reader: FrameReader<R>,
-    events: mpsc::Sender<Frame>,
+    events: Events,
     /// A frame that the full event queue has not taken; nothing is read while there is one.
     parked: Option<Frame>,
     outbound: Outbound,
     stop: CancellationToken,
     ended: EndGuard,
-    on_challenge: Option<ChallengeHook>,
+    challenged: Challenged,
     keep_alive_interval: Option<Duration>,
 }
 
@@ -448,6 +544,9 @@ impl<R: AsyncRead + Unpin> Driver<R> {
         if matches!(reason, CloseReason::Local) && !written {
             // What was sent before the close still goes out, unless the broker does not read.
             let _ = timeout(FLUSH_ON_CLOSE, writing).await;
+        }
+        if let Events::Sink(sink) = &mut self.events {
+            sink.on_end(&reason);
         }
         self.ended.shared.end(reason);
     }
@@ -467,7 +566,7 @@ impl<R: AsyncRead + Unpin> Driver<R> {
                 ticks.reset();
                 ticks
             });
-        let (stop, events) = (self.stop.clone(), self.events.clone());
+        let stop = self.stop.clone();
         loop {
             tokio::select! {
                 biased;
@@ -476,19 +575,10 @@ impl<R: AsyncRead + Unpin> Driver<R> {
                     let reason = result.map_or_else(|error| CloseReason::Io(Arc::new(error)), |()| CloseReason::Local);
                     return (reason, true);
                 }
-                _ = async { ticks.as_mut().expect("checked by the branch's condition").tick().await }, if ticks.is_some() => {
-                    if let Err(reason) = self.on_keep_alive_tick() {
-                        return (reason, false);
-                    }
-                }
-                permit = events.reserve(), if self.parked.is_some() => {
-                    if let (Some(frame), Ok(permit)) = (self.parked.take(), permit) {
-                        permit.send(frame);
-                    }
-                }
+                () = self.events.put(&mut self.parked), if self.parked.is_some() => {}
                 frame = self.reader.next(), if self.parked.is_none() => {
                     let result = match frame {
-                        Ok(Some(frame)) => self.on_frame(frame),
+                        Ok(Some(frame)) => self.on_frames(frame),
                         Ok(None) => Err(CloseReason::EndOfStream),
                         Err(error) => Err(error.into()),
                     };
@@ -496,12 +586,20 @@ impl<R: AsyncRead + Unpin> Driver<R> {
                         return (reason, false);
                     }
                 }
+                // After the reader: what has come shows that the broker lives, however late we get to it.
+                due = async { ticks.as_mut().expect("checked by the branch's condition").tick().await }, if ticks.is_some() => {
+                    if let Err(reason) = self.on_keep_alive_tick(due.elapsed()) {
+                        return (reason, false);
+                    }
+                }
             }
         }
     }
 
-    fn on_keep_alive_tick(&mut self) -> Result<(), CloseReason> {
-        let reading = self.parked.is_none();
+    /// `late` is the time since the tick was due. Where this task or its whole process stood still, neither PING was sent nor
+    /// anything read meanwhile, and the silence is ours.
+    fn on_keep_alive_tick(&mut self, late: Duration) -> Result<(), CloseReason> {
+        let reading = self.parked.is_none() && late < TICK_LATE;
         let action = self.ended.shared.state.lock().on_keep_alive_tick(reading);
         match action {
             KeepAliveAction::Close => Err(CloseReason::KeepAliveTimeout),
@@ -509,11 +607,36 @@ impl<R: AsyncRead + Unpin> Driver<R> {
         }
     }
 
+    /// A frame and those that came with it, until one has to wait. Their number is bounded by what one read brings.
+    fn on_frames(&mut self, first: Frame) -> Result<(), CloseReason> {
+        self.ended.shared.state.lock().on_alive();
+        let mut next = Some(first);
+        while let Some(frame) = next {
+            self.on_frame(frame)?;
+            next = match self.parked {
+                Some(_) => None,
+                None => self.reader.next_buffered()?,
+            };
+        }
+        match &mut self.events {
+            Events::Sink(sink) => sink.on_idle(),
+            Events::Queue(_) => Ok(()),
+        }
+    }
+
     fn on_frame(&mut self, frame: Frame) -> Result<(), CloseReason> {
         let command_type = Command::peek_type(&frame.command).map_err(command_close)?;
         let shared = &self.ended.shared;
+        if let Events::Sink(sink) = &mut self.events
+            && (command_type == Type::SendReceipt as i32 || command_type == Type::Message as i32)
+        {
+            // Commands without a request id, one per message: they take no lock.
+            return sink.on_frame(command_type, frame);
+        }
         if command_type == Type::ProducerSuccess as i32 && !is_producer_ready(&frame)? {
-            shared.state.lock().on_interim_answer();
+            if let Some(request_id) = rewrite::request_id_of(&frame.command) {
+                shared.state.lock().defer(request_id);
+            }
             return Ok(());
         }
         let incoming = shared
@@ -547,14 +670,15 @@ impl<R: AsyncRead + Unpin> Driver<R> {
 
     fn on_unsolicited(&mut self, command_type: i32, frame: Frame) -> Result<(), CloseReason> {
         if command_type == Type::AuthChallenge as i32
-            && let Some(hook) = &self.on_challenge
-            && let Command::AuthChallenge(challenge) =
-                Command::decode(&frame.command).map_err(command_close)?
-            && let Some(response) = hook(&challenge)
+            && let Some(response) = self.challenged.answer()?
         {
             return self.send_urgent(&Command::from(response));
         }
-        match self.events.try_send(frame) {
+        let queue = match &mut self.events {
+            Events::Sink(sink) => return sink.on_frame(command_type, frame),
+            Events::Queue(queue) => queue,
+        };
+        match queue.try_send(frame) {
             Ok(()) => Ok(()),
             Err(mpsc::error::TrySendError::Full(frame)) => {
                 self.parked = Some(frame);
@@ -579,6 +703,21 @@ impl<R: AsyncRead + Unpin> Driver<R> {
     }
 }
 
+/// What challenges on an open connection are answered with.
+struct Challenged {
+    authentication: Authentication,
+    client_version: String,
+    protocol_version: Option<i32>,
+}
+
+impl Challenged {
+    fn answer(&self) -> Result<Option<CommandAuthResponse>, CloseReason> {
+        self.authentication
+            .answer(&self.client_version, self.protocol_version)
+            .map_err(CloseReason::Credential)
+    }
+}
+
 fn is_producer_ready(frame: &Frame) -> Result<bool, CloseReason> {
     match Command::decode(&frame.command).map_err(command_close)? {
         Command::ProducerSuccess(success) => Ok(success.producer_ready()),
@@ -590,5 +729,7 @@ fn command_close(error: crate::protocol::command::CommandError) -> CloseReason {
     CloseReason::Command(Arc::new(error))
 }
 
+/// A keep-alive tick that comes so much after its time says that we did not run.
+const TICK_LATE: Duration = Duration::from_secs(1);
 /// How long closing waits for a broker to take what was sent before.
 const FLUSH_ON_CLOSE: Duration = Duration::from_secs(1);

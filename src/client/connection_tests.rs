@@ -3,10 +3,12 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::io::DuplexStream;
 
-use super::*;
+use super::{dial::dial, *};
 use crate::{
+    config::CredentialError,
     net::{OutboundError, OutboundLimits, Outgoing},
     protocol::{
         command::Command,
@@ -185,32 +187,68 @@ async fn each_failed_handshake_has_its_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_challenge_is_answered_by_the_hook_during_the_handshake_and_later() {
+async fn connect_and_each_challenge_carry_a_freshly_read_credential() {
     let script = Script::new()
         .on(Type::Connect, |_| vec![Step::Send(auth_challenge())])
         .on(Type::AuthResponse, |_| {
             vec![Step::Send(connected_with(21, None))]
         });
     let broker = ScriptedBroker::without_listener(script);
-    let response = CommandAuthResponse {
-        response: Some(AuthData {
-            auth_method_name: Some("token".to_owned()),
-            auth_data: Some(Bytes::from_static(b"fresh")),
-        }),
-        ..CommandAuthResponse::default()
-    };
-    let answer = response.clone();
+    let credentials = Mutex::new(["first", "second", "third"].into_iter());
+    let supplier = move || Ok(Bytes::from(credentials.lock().next().unwrap()));
     let options = ConnectionOptions {
-        on_challenge: Some(Arc::new(move |_| Some(answer.clone()))),
+        authentication: Authentication::token_from(Arc::new(supplier)),
         ..options()
     };
     let (connection, mut events) = open(&broker, &options).await.unwrap();
     broker.set_script(Script::new());
     broker.push(vec![Step::Send(auth_challenge())]);
     let responses = broker.wait_for(Type::AuthResponse, 2).await;
-    assert_eq!(responses[1].command, Command::from(response));
+    let answer = |credential: &'static str| {
+        Command::from(CommandAuthResponse {
+            client_version: Some("test".to_owned()),
+            response: Some(AuthData {
+                auth_method_name: Some("token".to_owned()),
+                auth_data: Some(Bytes::from(credential)),
+            }),
+            protocol_version: Some(21),
+        })
+    };
+    let sent: Vec<_> = responses.into_iter().map(|each| each.command).collect();
+    assert_eq!(sent, [answer("second"), answer("third")]);
+    let connect = CommandConnect {
+        auth_method_name: Some("token".to_owned()),
+        auth_data: Some(Bytes::from("first")),
+        ..connect_command()
+    };
+    assert_eq!(
+        broker.received_of(Type::Connect)[0].command,
+        Command::from(connect)
+    );
     drop(connection);
     assert!(events.recv().await.is_none());
+    nothing_is_left(broker, options).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_credential_that_cannot_be_read_fails_the_handshake_and_ends_an_open_connection() {
+    let broker = ScriptedBroker::without_listener(Script::new());
+    let credentials = Mutex::new(vec![Ok(Bytes::from("good"))].into_iter());
+    let lost = || CredentialError::Supplier("lost".to_owned());
+    let supplier = move || credentials.lock().next().unwrap_or_else(|| Err(lost()));
+    let options = ConnectionOptions {
+        authentication: Authentication::supplied("custom", Arc::new(supplier)),
+        ..options()
+    };
+    let (connection, _events) = open(&broker, &options).await.unwrap();
+    broker.push(vec![Step::Send(auth_challenge())]);
+    let reason = connection.closed().await;
+    assert!(
+        matches!(&reason, CloseReason::Credential(error) if *error == lost()),
+        "{reason:?}"
+    );
+    let refused = open(&broker, &options).await.unwrap_err();
+    assert!(matches!(refused, ConnectError::Credential(error) if error == lost()));
     nothing_is_left(broker, options).await;
 }
 
@@ -672,6 +710,6 @@ async fn opens_over_a_real_socket_and_reports_a_refused_one() {
         tls: true,
         ..address
     };
-    let refused = Connection::open(&tls, connect_command(), options).await;
+    let refused = dial(&tls, options.connect_timeout, None).await;
     assert!(matches!(refused, Err(ConnectError::TlsUnsupported)));
 }

@@ -2,8 +2,11 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use super::lookup::LookupError;
 use crate::{
-    net::ReadError,
+    config::CredentialError,
+    naming::BrokerAddress,
+    net::{ReadError, TlsConfigError, TlsError},
     protocol::{
         command::CommandError,
         frame::{Frame, FrameError},
@@ -23,9 +26,21 @@ pub enum ConnectError {
     /// [`ConnectionOptions::allowed`](super::ConnectionOptions::allowed) does not allow the address.
     #[error("the address of the broker's host name is not allowed")]
     AddressDenied,
-    /// The broker's address asks for TLS, which outgoing connections do not speak.
-    #[error("TLS to brokers is not supported")]
+    /// The address asks for TLS and the caller wants a plain connection.
+    #[error("the broker's address asks for TLS, which is not supported here")]
     TlsUnsupported,
+    /// TLS cannot be set up: the operating system has no trusted certificates.
+    #[error(transparent)]
+    TlsConfig(TlsConfigError),
+    /// The TLS handshake failed, or a side refused the other's certificate.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The TLS handshake took longer than `connect_timeout`.
+    #[error("no TLS handshake within {0:?}")]
+    TlsTimeout(Duration),
+    /// Our own credential cannot be read.
+    #[error("the credential cannot be read: {0}")]
+    Credential(#[from] CredentialError),
     /// The broker did not complete the handshake within `handshake_timeout`.
     #[error("no answer to CONNECT within {0:?}")]
     HandshakeTimeout(Duration),
@@ -44,7 +59,7 @@ pub enum ConnectError {
     /// The broker answered CONNECT with something that is no answer to it.
     #[error("the broker answered CONNECT with {0}")]
     UnexpectedAnswer(&'static str),
-    /// The broker asks for a further authentication step, and there is no hook for it or the hook declined.
+    /// The broker asks for a further authentication step, and we have no method of authentication.
     #[error("the broker sent an authentication challenge, which is not supported")]
     ChallengeUnsupported,
     /// The broker answered CONNECT with ERROR.
@@ -59,10 +74,34 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// The error of a stream during the handshake.
+    pub(crate) fn of_io(error: io::Error) -> Self {
+        match TlsError::of_stream(&error) {
+            Some(error) => Self::Tls(error),
+            None => Self::Io(error),
+        }
+    }
+
+    /// Whether it is about our own settings or rights: trying again, or another broker, makes no difference.
+    pub fn is_about_the_client(&self) -> bool {
+        match self {
+            Self::ChallengeUnsupported | Self::TlsConfig(_) | Self::Credential(_) => true,
+            Self::Refused { code, .. } => matches!(
+                code,
+                ServerError::AuthenticationError
+                    | ServerError::AuthorizationError
+                    | ServerError::NotAllowedError
+            ),
+            _ => false,
+        }
+    }
+}
+
 impl From<ReadError> for ConnectError {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::Io(error) => Self::Io(error),
+            ReadError::Io(error) => Self::of_io(error),
             ReadError::Frame(error) => Self::Frame(error),
             ReadError::Truncated { .. } => Self::ClosedDuringHandshake,
         }
@@ -90,6 +129,12 @@ pub enum CloseReason {
     /// The broker sent a command that cannot be read.
     #[error("the broker sent a malformed command: {0}")]
     Command(Arc<CommandError>),
+    /// The broker asked for our credential again, and it cannot be read.
+    #[error("the credential cannot be read: {0}")]
+    Credential(CredentialError),
+    /// The broker sent something that it must not send, and what both sides know is not the same any more.
+    #[error("the broker broke the protocol: {0}")]
+    Violation(&'static str),
     /// The broker sent an ERROR that concerns the whole connection.
     #[error("the broker gave up the connection: {code:?}: {message}")]
     Broker {
@@ -136,4 +181,104 @@ impl From<CommandError> for RequestError {
     fn from(error: CommandError) -> Self {
         Self::Command(Arc::new(error))
     }
+}
+
+/// Why something that a client does over lookups and connections failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ClientError {
+    /// The broker of the topic is not known.
+    #[error("lookup failed: {0}")]
+    Lookup(Arc<LookupError>),
+    /// The broker of the topic cannot be connected to.
+    #[error("no connection to {address}: {error}")]
+    Connect {
+        /// The broker.
+        address: BrokerAddress,
+        /// Why not.
+        error: Arc<ConnectError>,
+    },
+    /// The broker refused, or did not answer.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The broker answered with something else.
+    #[error("the broker answered with {0}")]
+    UnexpectedAnswer(&'static str),
+    /// It did not succeed within `operation_timeout`; with what went wrong last.
+    #[error("not done within {limit:?}; last: {last}")]
+    Timeout {
+        /// The time that was given.
+        limit: Duration,
+        /// The error of the last attempt.
+        last: Box<ClientError>,
+    },
+    /// The client, producer or consumer is closed.
+    #[error("closed")]
+    Closed,
+}
+
+impl From<LookupError> for ClientError {
+    fn from(error: LookupError) -> Self {
+        Self::Lookup(Arc::new(error))
+    }
+}
+
+impl ClientError {
+    /// Whether the same may succeed a moment later: the topic is moving, the broker restarts, the network is gone.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Lookup(error) => match &**error {
+                LookupError::Refused { code, .. } => is_passing(*code),
+                LookupError::Failure(failure) => failure.refusal().is_none_or(is_passing),
+                LookupError::UnexpectedAnswer(_) => false,
+            },
+            Self::Connect { error, .. } => match &**error {
+                ConnectError::Refused { code, .. } => is_passing(*code),
+                ConnectError::TlsUnsupported
+                | ConnectError::TlsConfig(_)
+                | ConnectError::Credential(_)
+                | ConnectError::AddressDenied
+                | ConnectError::ChallengeUnsupported => false,
+                ConnectError::Tls(error) => !error.is_lasting(),
+                _ => true,
+            },
+            Self::Request(RequestError::Refused { code, .. }) => is_passing(*code),
+            Self::Request(RequestError::Timeout(_) | RequestError::Closed(_)) => true,
+            Self::Request(RequestError::Command(_))
+            | Self::UnexpectedAnswer(_)
+            | Self::Timeout { .. }
+            | Self::Closed => false,
+        }
+    }
+
+    /// The code with which a broker refused, if that is what happened.
+    pub fn server_error(&self) -> Option<ServerError> {
+        match self {
+            Self::Lookup(error) => match &**error {
+                LookupError::Refused { code, .. } => Some(*code),
+                LookupError::Failure(failure) => failure.refusal(),
+                LookupError::UnexpectedAnswer(_) => None,
+            },
+            Self::Connect { error, .. } => match &**error {
+                ConnectError::Refused { code, .. } => Some(*code),
+                _ => None,
+            },
+            Self::Request(RequestError::Refused { code, .. }) => Some(*code),
+            Self::Timeout { last, .. } => last.server_error(),
+            _ => None,
+        }
+    }
+}
+
+/// The codes of a state that passes. Apache's clients try again after all but those that name a fault of the request or
+/// of its rights.
+fn is_passing(code: ServerError) -> bool {
+    matches!(
+        code,
+        ServerError::UnknownError
+            | ServerError::MetadataError
+            | ServerError::PersistenceError
+            | ServerError::ServiceNotReady
+            | ServerError::TooManyRequests
+            | ServerError::ConsumerNotFound
+    )
 }

@@ -1,23 +1,21 @@
-//! Dialling a broker and CONNECT, up to the point where the connection may be used.
+//! CONNECT, up to the point where the connection may be used.
 //!
 //! A function over a reader and a writer, not a task: who forwards the bytes afterwards takes the streams back from it.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::io;
 
 use bytes::BytesMut;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    net::{TcpStream, lookup_host},
     time::timeout,
 };
 
 use super::{
-    connection::{AddressCheck, ConnectionOptions},
+    connection::ConnectionOptions,
     error::{CloseReason, ConnectError},
 };
 use crate::{
-    naming::BrokerAddress,
-    net::{FrameReader, socket},
+    net::FrameReader,
     protocol::{
         command::{Command, name_of},
         frame::{Frame, FrameLimits},
@@ -34,48 +32,8 @@ pub struct Handshake {
     pub frame: Frame,
 }
 
-/// Opens a TCP connection. A host name is resolved and its addresses are tried in turn, each for an equal share of the time, so
-/// that one that swallows packets does not keep the others from being tried. The address that `allowed` judged is the one
-/// that is connected to. Cancel-safe in that nothing is left behind.
-///
-/// # Errors
-/// [`ConnectError::Dial`], [`ConnectError::DialTimeout`], [`ConnectError::AddressDenied`] (of several addresses the last
-/// one's) and [`ConnectError::TlsUnsupported`].
-pub async fn dial(
-    address: &BrokerAddress,
-    connect_timeout: Duration,
-    allowed: Option<&AddressCheck>,
-) -> Result<TcpStream, ConnectError> {
-    if address.tls {
-        return Err(ConnectError::TlsUnsupported);
-    }
-    let resolve = lookup_host((address.host.as_str(), address.port));
-    let resolved: Vec<SocketAddr> = timeout(connect_timeout, resolve)
-        .await
-        .map_err(|_| ConnectError::DialTimeout(connect_timeout))?
-        .map_err(ConnectError::Dial)?
-        .take(ADDRESSES_MAX)
-        .collect();
-    let share = connect_timeout / u32::try_from(resolved.len()).unwrap_or(1).max(1);
-    let mut last = ConnectError::Dial(io::ErrorKind::AddrNotAvailable.into());
-    for target in resolved {
-        if allowed.is_some_and(|allowed| !allowed(address, target.ip())) {
-            last = ConnectError::AddressDenied;
-            continue;
-        }
-        match timeout(share, TcpStream::connect(target)).await {
-            Ok(Ok(stream)) => {
-                socket::prepare(&stream).map_err(ConnectError::Dial)?;
-                return Ok(stream);
-            }
-            Ok(Err(error)) => last = ConnectError::Dial(error),
-            Err(_) => last = ConnectError::DialTimeout(share),
-        }
-    }
-    Err(last)
-}
-
-/// Sends CONNECT and waits for CONNECTED, answering PING and, where there is a hook for it, AUTH_CHALLENGE meanwhile.
+/// Sends CONNECT and waits for CONNECTED, answering PING and, where there is a method of authentication,
+/// AUTH_CHALLENGE meanwhile. The method and its credential are put into CONNECT here.
 /// The reader's limits then follow the broker's `max_message_size`. Not cancel-safe: drop the streams with it.
 ///
 /// # Errors
@@ -83,13 +41,16 @@ pub async fn dial(
 pub async fn handshake<R, W>(
     reader: &mut FrameReader<R>,
     writer: &mut W,
-    connect: CommandConnect,
+    mut connect: CommandConnect,
     options: &ConnectionOptions,
 ) -> Result<Handshake, ConnectError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
+    options.authentication.introduce(&mut connect)?;
+    let (client_version, protocol_version) =
+        (connect.client_version.clone(), connect.protocol_version);
     let steps = async {
         write(writer, &Command::from(connect)).await?;
         loop {
@@ -106,11 +67,10 @@ where
                         frame: Box::new(frame),
                     });
                 }
-                Command::AuthChallenge(challenge) => {
+                Command::AuthChallenge(_) => {
                     let response = options
-                        .on_challenge
-                        .as_ref()
-                        .and_then(|hook| hook(&challenge));
+                        .authentication
+                        .answer(&client_version, protocol_version)?;
                     let response = response.ok_or(ConnectError::ChallengeUnsupported)?;
                     write(writer, &Command::from(response)).await?;
                 }
@@ -132,9 +92,6 @@ where
     }
     Ok(handshake)
 }
-
-/// Addresses of one host name that are tried.
-const ADDRESSES_MAX: usize = 16;
 
 /// The broker's own limit, if it names a usable one.
 fn frame_limits(connected: &CommandConnected) -> Option<FrameLimits> {
@@ -166,7 +123,7 @@ async fn write<W: AsyncWrite + Unpin>(
         writer.flush().await
     }
     .await;
-    sent.map_err(ConnectError::Io)
+    sent.map_err(ConnectError::of_io)
 }
 
 /// A broker that claims to take larger messages is believed up to this many bytes, since frames of the size are

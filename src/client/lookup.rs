@@ -3,7 +3,13 @@
 //! [`follow`] works on encoded commands, for a gateway that changes nothing it does not have to;
 //! [`LookupClient`] is the typed form on top of the same pool.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 
@@ -70,7 +76,8 @@ pub enum LookupFailure {
 /// Asks the cluster with an encoded LOOKUP, follows redirects, and returns the last answer as it came (its request id is
 /// that of the connection): a LOOKUP_RESPONSE that says Connect or Failed, or an ERROR.
 ///
-/// The first broker is any of the service URL. Each redirect goes to its `brokerServiceUrl`, carrying the `authoritative`
+/// The first broker is any of the service URL. Each redirect goes to its `brokerServiceUrl` (`brokerServiceUrlTls` where the service URL is
+/// one with TLS), carrying the `authoritative`
 /// flag of the answer and all other fields unchanged. `check` judges every broker named, redirect targets before they are
 /// connected. A broker that ends the connection instead of answering is asked once more (the first time: another one of
 /// the service URL), since looking up changes nothing. Cancel-safe.
@@ -86,6 +93,7 @@ pub async fn follow(
     let mut command = command;
     let mut target = None;
     let mut visited = HashSet::new();
+    let tls = pool.service_url().tls();
     for _ in 0..=max_redirects {
         let frame = ask(pool, target.as_ref(), &command).await?;
         let Command::LookupResponse(response) = Command::decode(&frame.command)? else {
@@ -98,12 +106,12 @@ pub async fn follow(
         match named.unwrap_or(LookupType::Failed) {
             LookupType::Failed => return Ok(frame),
             LookupType::Connect => {
-                let address = broker_of(&response)?;
+                let address = broker_of(&response, tls)?;
                 check(&address).map_err(|Denied| LookupFailure::Denied(address))?;
                 return Ok(frame);
             }
             LookupType::Redirect => {
-                let address = broker_of(&response)?;
+                let address = broker_of(&response, tls)?;
                 if check(&address).is_err() {
                     return Err(LookupFailure::Denied(address));
                 }
@@ -150,9 +158,17 @@ pub async fn ask(
     }
 }
 
-fn broker_of(response: &CommandLookupTopicResponse) -> Result<BrokerAddress, LookupFailure> {
-    let url = response
-        .broker_service_url
+/// The broker that an answer names: the address with TLS for a client that came over TLS, which may be all that reaches it.
+fn broker_of(
+    response: &CommandLookupTopicResponse,
+    tls: bool,
+) -> Result<BrokerAddress, LookupFailure> {
+    let url = if tls {
+        &response.broker_service_url_tls
+    } else {
+        &response.broker_service_url
+    };
+    let url = url
         .as_deref()
         .filter(|url| !url.is_empty())
         .ok_or(LookupFailure::NoUrl)?;
@@ -191,12 +207,32 @@ pub enum LookupError {
 #[derive(Debug, Clone)]
 pub struct LookupClient {
     pool: BrokerPool,
+    /// Which of the brokers' `advertisedListeners` answers should name (`advertised_listener_name`, PIP-61).
+    listener_name: Option<Arc<str>>,
+    /// Whether the last answer said so.
+    through_service_url: Arc<AtomicBool>,
 }
 
 impl LookupClient {
     /// Lookups that use these connections.
     pub fn new(pool: BrokerPool) -> Self {
-        Self { pool }
+        Self {
+            pool,
+            listener_name: None,
+            through_service_url: Arc::default(),
+        }
+    }
+
+    /// The same, asking for this advertised listener.
+    #[must_use]
+    pub fn with_listener_name(mut self, name: Option<&str>) -> Self {
+        self.listener_name = name.map(Arc::from);
+        self
+    }
+
+    /// Whether brokers are reached through the service URL, as far as lookups have told.
+    pub(crate) fn goes_through_service_url(&self) -> bool {
+        self.through_service_url.load(Ordering::Relaxed)
     }
 
     /// The broker that serves a topic. Cancel-safe.
@@ -207,6 +243,7 @@ impl LookupClient {
         let command = Command::from(CommandLookupTopic {
             topic: topic.to_string(),
             authoritative: Some(false),
+            advertised_listener_name: self.listener_name.as_deref().map(str::to_owned),
             ..CommandLookupTopic::default()
         });
         let frame = follow(
@@ -218,9 +255,12 @@ impl LookupClient {
         .await?;
         match decode(&frame)? {
             Command::LookupResponse(response) if response.response() == LookupType::Connect => {
+                let through = response.proxy_through_service_url();
+                let tls = self.pool.service_url().tls();
+                self.through_service_url.store(through, Ordering::Relaxed);
                 Ok(BrokerLookup {
-                    address: broker_of(&response)?,
-                    proxy_through_service_url: response.proxy_through_service_url(),
+                    address: broker_of(&response, tls)?,
+                    proxy_through_service_url: through,
                 })
             }
             answer => Err(refused(answer)),
@@ -232,9 +272,21 @@ impl LookupClient {
     /// # Errors
     /// See [`LookupError`].
     pub async fn partitions(&self, topic: &TopicName) -> Result<u32, LookupError> {
+        self.ask_partitions(topic, false).await
+    }
+
+    /// As [`partitions`](Self::partitions), but a topic that is not there may be created, as the cluster is configured.
+    ///
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn partitions_or_create(&self, topic: &TopicName) -> Result<u32, LookupError> {
+        self.ask_partitions(topic, true).await
+    }
+
+    async fn ask_partitions(&self, topic: &TopicName, create: bool) -> Result<u32, LookupError> {
         let command = Command::from(CommandPartitionedTopicMetadata {
             topic: topic.to_string(),
-            metadata_auto_creation_enabled: Some(false),
+            metadata_auto_creation_enabled: Some(create),
             ..CommandPartitionedTopicMetadata::default()
         });
         let frame = ask(&self.pool, None, &command.encode_command()).await?;
@@ -287,6 +339,19 @@ fn refused(answer: Command) -> LookupError {
     LookupError::Refused {
         code: code.map_or(ServerError::UnknownError, server_error),
         message: message.unwrap_or_default(),
+    }
+}
+
+impl LookupFailure {
+    /// The code with which a broker refused the connection for the lookup, if that is what happened.
+    pub(crate) fn refusal(&self) -> Option<ServerError> {
+        match self {
+            Self::Pool(PoolError::Connect { error, .. }) => match &**error {
+                ConnectError::Refused { code, .. } => Some(*code),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 }
 

@@ -5,23 +5,39 @@
 //!
 //! Start at [`Connection`] for one broker, at [`BrokerPool`] for a cluster and at [`lookup`] for the owner of a topic.
 
+pub mod authentication;
 pub mod backoff;
 pub mod connection;
+pub mod dial;
 pub mod error;
 pub mod handshake;
 pub mod lookup;
+pub mod message_id;
 pub mod pool;
+pub mod producer;
+pub mod pulsar_client;
+pub(crate) mod session;
+mod sessions;
+mod settings;
 mod state;
+pub mod tls;
 
 #[cfg(test)]
 mod connection_tests;
 #[cfg(test)]
+mod keep_alive_tests;
+#[cfg(test)]
 mod pool_tests;
+#[cfg(test)]
+mod session_tests;
 
+pub use authentication::{Authentication, CredentialSupplier};
 pub use backoff::{Backoff, BackoffPolicy};
-pub use connection::{
-    AddressCheck, ChallengeHook, Connection, ConnectionEvents, ConnectionOptions,
-};
-pub use error::{CloseReason, ConnectError, RequestError};
+pub use connection::{AddressCheck, Connection, ConnectionEvents, ConnectionOptions};
+pub use error::{ClientError, CloseReason, ConnectError, RequestError};
 pub use lookup::{BrokerLookup, Denied, LookupClient, LookupError, LookupFailure};
+pub use message_id::MessageId;
 pub use pool::{BrokerPool, PoolError};
+pub use producer::{OutgoingMessage, Producer, ProducerOptions, Receipt, SendError};
+pub use pulsar_client::{ClientOptions, PulsarClient};
+pub use tls::{TlsFilePaths, TlsFiles, TlsFilesError, TlsSource};

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     naming::{BrokerAddress, ServiceUrl},
-    protocol::proto::pulsar::{CommandConnect, ServerError},
+    protocol::proto::pulsar::CommandConnect,
 };
 
 /// Connections to the brokers of one cluster; clones share them. When the last clone is dropped all are closed.
@@ -66,19 +66,7 @@ pub enum PoolError {
 impl PoolError {
     /// Whether a broker could be reached and does not take this client.
     pub fn is_about_the_client(&self) -> bool {
-        let Self::Connect { error, .. } = self else {
-            return false;
-        };
-        match error.as_ref() {
-            ConnectError::ChallengeUnsupported => true,
-            ConnectError::Refused { code, .. } => matches!(
-                code,
-                ServerError::AuthenticationError
-                    | ServerError::AuthorizationError
-                    | ServerError::NotAllowedError
-            ),
-            _ => false,
-        }
+        matches!(self, Self::Connect { error, .. } if error.is_about_the_client())
     }
 }
 

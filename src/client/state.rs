@@ -1,6 +1,6 @@
 //! What one connection knows about its requests and its peer. Pure: no IO, no clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::CloseReason;
 use crate::protocol::{proto::pulsar::base_command::Type, server_error::CONNECTION_REQUEST_ID};
@@ -11,6 +11,8 @@ pub(crate) struct ConnectionState<W> {
     /// By request id. Ordered, so that waiters are failed in the order of their requests. At most `max_in_flight`.
     pending: BTreeMap<u64, W>,
     max_in_flight: usize,
+    /// Of `pending`, those whose answer the broker has announced for some later time.
+    deferred: BTreeSet<u64>,
     /// All smaller ids have been used. Never reaches [`CONNECTION_REQUEST_ID`].
     next_request_id: u64,
     keep_alive: KeepAlive,
@@ -55,6 +57,7 @@ impl<W> ConnectionState<W> {
         Self {
             pending: BTreeMap::new(),
             max_in_flight,
+            deferred: BTreeSet::new(),
             next_request_id: 0,
             keep_alive: KeepAlive {
                 ping_unanswered: false,
@@ -80,6 +83,19 @@ impl<W> ConnectionState<W> {
     /// Nobody waits for this answer any more.
     pub(crate) fn forget(&mut self, request_id: u64) {
         self.pending.remove(&request_id);
+        self.deferred.remove(&request_id);
+    }
+
+    /// The broker has taken this request up and will answer when its time has come.
+    pub(crate) fn defer(&mut self, request_id: u64) {
+        if self.pending.contains_key(&request_id) {
+            self.deferred.insert(request_id);
+        }
+    }
+
+    /// Whether the answer to this request may take as long as it takes.
+    pub(crate) fn is_deferred(&self, request_id: u64) -> bool {
+        self.deferred.contains(&request_id)
     }
 
     /// Decides about a frame of this command type; `request_id` is the one its command carries, if any.
@@ -87,7 +103,6 @@ impl<W> ConnectionState<W> {
     /// The request id alone decides whose answer it is, never the type: the Apache proxy answers PARTITIONED_METADATA
     /// with a LOOKUP_RESPONSE when the broker refused, and ERROR may answer anything.
     pub(crate) fn on_frame(&mut self, command_type: i32, request_id: Option<u64>) -> Incoming<W> {
-        self.keep_alive.ping_unanswered = false;
         match Type::try_from(command_type) {
             Ok(Type::Ping) => return Incoming::Ping,
             Ok(Type::Pong) => return Incoming::Alive,
@@ -108,8 +123,8 @@ impl<W> ConnectionState<W> {
         }
     }
 
-    /// A frame came that announces the answer to a request, which goes on waiting.
-    pub(crate) fn on_interim_answer(&mut self) {
+    /// Frames came, whatever they are.
+    pub(crate) fn on_alive(&mut self) {
         self.keep_alive.ping_unanswered = false;
     }
 
@@ -259,13 +274,10 @@ mod tests {
     #[test]
     fn any_frame_shows_that_the_broker_lives() {
         let mut state = ConnectionState::<()>::new(1);
-        for command_type in [Type::Pong, Type::Ping, Type::Message, Type::Success] {
+        for _ in 0..3 {
             assert_eq!(state.on_keep_alive_tick(true), KeepAliveAction::SendPing);
-            state.on_frame(command_type.into(), None);
+            state.on_alive();
         }
-        state.on_keep_alive_tick(true);
-        state.on_interim_answer();
-        assert_eq!(state.on_keep_alive_tick(true), KeepAliveAction::SendPing);
     }
 
     #[test]

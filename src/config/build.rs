@@ -26,17 +26,7 @@ pub struct LoadedGateway {
 /// # Errors
 /// With everything that is wrong in any source.
 pub fn load_gateway(sources: &Sources) -> Result<LoadedGateway, ConfigErrors> {
-    let RawSettings {
-        values,
-        problems,
-        warnings,
-        ..
-    } = RawSettings::collect(sources);
-    let mut builder = Builder {
-        values,
-        problems,
-        warnings,
-    };
+    let mut builder = Builder::new(sources, GATEWAY_KEYS);
     builder.refuse_unsupported();
     let settings = builder.gateway();
     match settings {
@@ -51,16 +41,33 @@ pub fn load_gateway(sources: &Sources) -> Result<LoadedGateway, ConfigErrors> {
     }
 }
 
-struct Builder {
-    values: BTreeMap<&'static str, RawValue>,
-    problems: Vec<Problem>,
-    warnings: Vec<Problem>,
+/// The settings of one role on their way from texts to types.
+pub(super) struct Builder {
+    keys: &'static [KeySpec],
+    pub(super) values: BTreeMap<&'static str, RawValue>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) warnings: Vec<Problem>,
 }
 
 impl Builder {
+    pub(super) fn new(sources: &Sources, keys: &'static [KeySpec]) -> Self {
+        let RawSettings {
+            values,
+            problems,
+            warnings,
+            ..
+        } = RawSettings::collect(sources, keys);
+        Self {
+            keys,
+            values,
+            problems,
+            warnings,
+        }
+    }
+
     /// Refuses what asks for protection that this version cannot give: ignoring it would be unsafe.
-    fn refuse_unsupported(&mut self) {
-        for spec in GATEWAY_KEYS {
+    pub(super) fn refuse_unsupported(&mut self) {
+        for spec in self.keys {
             let refused = match spec.status {
                 KeyStatus::RefusedWhenSet => self.text(spec.name).is_some(),
                 KeyStatus::RefusedWhenOn => self.parse(spec.name, false, BOOLEAN, boolean),
@@ -308,21 +315,21 @@ impl Builder {
     }
 
     /// The text of a setting, when it has one.
-    fn text(&self, key: &str) -> Option<&str> {
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.values
             .get(key)
             .map(|value| value.text.as_str())
             .filter(|text| !text.is_empty())
     }
 
-    fn origin(&self, key: &str) -> Origin {
+    pub(super) fn origin(&self, key: &str) -> Origin {
         self.values
             .get(key)
             .map_or(Origin::Settings, |value| value.origin.clone())
     }
 
     /// A value; without text the default, with a wrong one the default and a problem.
-    fn parse<T>(
+    pub(super) fn parse<T>(
         &mut self,
         key: &str,
         default: T,
@@ -335,7 +342,7 @@ impl Builder {
         if let Some(value) = parse(text) {
             return value;
         }
-        let what = refusal(key, text);
+        let what = refusal(self.keys, key, text);
         self.problems
             .push(Problem::new(self.origin(key), key, what).expected(expected));
         default
@@ -398,7 +405,7 @@ impl Builder {
             match parse(item) {
                 Some(value) => parsed.push(value),
                 None if *item == "*" => everything = true,
-                None => bad = bad.or(Some(refusal(key, item))),
+                None => bad = bad.or(Some(refusal(self.keys, key, item))),
             }
         }
         let too_many =
@@ -413,8 +420,8 @@ impl Builder {
 }
 
 /// What a message says of a wrong value; credentials are not quoted.
-fn refusal(key: &str, text: &str) -> String {
-    if KeySpec::find(key).is_none_or(|spec| spec.secret) {
+pub(super) fn refusal(keys: &'static [KeySpec], key: &str, text: &str) -> String {
+    if KeySpec::find(keys, key).is_none_or(|spec| spec.secret) {
         return "the value is not accepted".to_owned();
     }
     const SHOWN: usize = 80;
@@ -423,7 +430,7 @@ fn refusal(key: &str, text: &str) -> String {
     format!("{short:?}{dots} is not accepted")
 }
 
-fn boolean(text: &str) -> Option<bool> {
+pub(super) fn boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" => Some(true),
         "false" => Some(false),
@@ -479,7 +486,7 @@ fn is_web_url(text: &str) -> bool {
             .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'@'))
 }
 
-const BOOLEAN: &str = "true or false";
+pub(super) const BOOLEAN: &str = "true or false";
 const PORT: &str = "a port from 0 (any free one) to 65535";
 const SERVICE_URL: &str = "pulsar://host:port[,host:port]";
 const CLUSTER_NAME: &str = "at most 256 bytes without control characters";

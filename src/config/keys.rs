@@ -31,25 +31,22 @@ pub struct KeySpec {
 }
 
 impl KeySpec {
-    /// The setting `name` among [`GATEWAY_KEYS`]; a name matches one that ends in `*` by its beginning.
-    pub(super) fn find(name: &str) -> Option<&'static Self> {
-        GATEWAY_KEYS
-            .iter()
-            .find(|spec| match spec.name.strip_suffix('*') {
-                Some(prefix) => name.len() > prefix.len() && name.starts_with(prefix),
-                None => spec.name == name,
-            })
+    /// The setting `name` among `keys`; a name matches one that ends in `*` by its beginning.
+    pub(super) fn find(keys: &'static [Self], name: &str) -> Option<&'static Self> {
+        keys.iter().find(|spec| match spec.name.strip_suffix('*') {
+            Some(prefix) => name.len() > prefix.len() && name.starts_with(prefix),
+            None => spec.name == name,
+        })
     }
 
     /// The known name most like `name`, when one is so near that it was probably meant.
-    pub(super) fn suggest(name: &str) -> Option<&'static str> {
+    pub(super) fn suggest(keys: &'static [Self], name: &str) -> Option<&'static str> {
         if name.len() > NAME_LEN_COMPARED {
             return None;
         }
         let wanted = name.to_ascii_lowercase();
         let allowed = (wanted.len() / 4).clamp(1, 4);
-        GATEWAY_KEYS
-            .iter()
+        keys.iter()
             .filter(|spec| !spec.name.ends_with('*'))
             .map(|spec| {
                 (
@@ -99,6 +96,7 @@ fn distance(a: &str, b: &str) -> usize {
 /// Names longer than this are compared with none: no setting is near.
 const NAME_LEN_COMPARED: usize = 100;
 
+/// Makes a table of settings.
 macro_rules! keys {
     ($($(@$secret:ident)? $name:literal $defaults:tt $status:ident $(($of:literal))?: $meaning:literal;)*) => {
         &[$(KeySpec {
@@ -111,7 +109,9 @@ macro_rules! keys {
     };
 }
 
-const fn is_secret(marks: &[&str]) -> bool {
+pub(super) use keys;
+
+pub(super) const fn is_secret(marks: &[&str]) -> bool {
     !marks.is_empty()
 }
 
@@ -321,16 +321,16 @@ mod tests {
     #[test]
     fn finds_names_and_families_of_names() {
         assert_eq!(
-            KeySpec::find("servicePort").map(|spec| spec.name),
+            KeySpec::find(GATEWAY_KEYS, "servicePort").map(|spec| spec.name),
             Some("servicePort")
         );
         assert_eq!(
-            KeySpec::find("brokerClient_listenerName").map(|spec| spec.name),
+            KeySpec::find(GATEWAY_KEYS, "brokerClient_listenerName").map(|spec| spec.name),
             Some("brokerClient_*")
         );
-        assert_eq!(KeySpec::find("brokerClient_"), None);
-        assert_eq!(KeySpec::find("serviceport"), None);
-        assert_eq!(KeySpec::find("*"), None);
+        assert_eq!(KeySpec::find(GATEWAY_KEYS, "brokerClient_"), None);
+        assert_eq!(KeySpec::find(GATEWAY_KEYS, "serviceport"), None);
+        assert_eq!(KeySpec::find(GATEWAY_KEYS, "*"), None);
     }
 
     #[test]
@@ -346,9 +346,12 @@ mod tests {
             ("completelyDifferent", None),
         ];
         for (name, expected) in cases {
-            assert_eq!(KeySpec::suggest(name), expected, "{name}");
+            assert_eq!(KeySpec::suggest(GATEWAY_KEYS, name), expected, "{name}");
         }
-        assert_eq!(KeySpec::suggest(&"a".repeat(NAME_LEN_COMPARED + 1)), None);
+        assert_eq!(
+            KeySpec::suggest(GATEWAY_KEYS, &"a".repeat(NAME_LEN_COMPARED + 1)),
+            None
+        );
     }
 
     #[test]

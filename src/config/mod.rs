@@ -1,11 +1,15 @@
 //! Settings: defaults, files, environment and flags into typed, validated structs.
 //!
-//! Owns the list of every setting ([`GATEWAY_KEYS`]), the file formats and their precedence. The way of a value:
+//! Owns the lists of every setting ([`GATEWAY_KEYS`], [`CLIENT_KEYS`]), the file formats and their precedence. The way of a value:
 //! `properties` or `yaml` (text to key, value, line) -> `raw` (all sources merged, unknown keys reported) -> `settings`
 //! (typed). Everything wrong is collected and reported together as [`ConfigErrors`]; nothing falls back in silence.
-//! Values of secret and of unknown settings are never quoted. Start at [`load_gateway`].
+//! Values of secret and of unknown settings are never quoted. Start at [`load_gateway`] and [`load_client`].
+//! Credentials and certificates are read here, too: no other module opens files that a user names.
 
+mod authentication;
 mod build;
+mod client;
+mod credential;
 mod keys;
 mod problem;
 mod properties;
@@ -17,7 +21,12 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use authentication::{AuthenticationSettings, CertificateFiles};
 pub use build::{LoadedGateway, load_gateway};
+pub use client::{CLIENT_KEYS, ClientSettings, ClientTlsSettings, LoadedClient, load_client};
+pub use credential::{
+    CREDENTIAL_SIZE_MAX, CredentialError, CredentialSource, Secret, read_credential_file,
+};
 pub use keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 pub use problem::{ConfigErrors, Origin, Problem};
 pub use raw::{FlagValue, Sources};

@@ -43,8 +43,10 @@ pub(super) struct RawValue {
 }
 
 /// All settings that some source names, by their name; deprecated names are folded into the real ones.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RawSettings {
+    /// The settings that there are.
+    keys: &'static [KeySpec],
     pub(super) values: BTreeMap<&'static str, RawValue>,
     /// Names given that match a family (`brokerClient_*`).
     families: BTreeMap<String, &'static KeySpec>,
@@ -61,9 +63,15 @@ enum Unknown {
 }
 
 impl RawSettings {
-    /// Reads and merges all sources.
-    pub(super) fn collect(sources: &Sources) -> Self {
-        let mut raw = Self::default();
+    /// Reads and merges all sources of these settings.
+    pub(super) fn collect(sources: &Sources, keys: &'static [KeySpec]) -> Self {
+        let mut raw = Self {
+            keys,
+            values: BTreeMap::new(),
+            families: BTreeMap::new(),
+            problems: Vec::new(),
+            warnings: Vec::new(),
+        };
         if let Some(path) = &sources.file
             && let Some(file) = source_file::read(path, &mut raw.problems)
         {
@@ -77,6 +85,13 @@ impl RawSettings {
                 let Some(key) = name.strip_prefix(prefix).filter(|key| is_setting_like(key)) else {
                     continue;
                 };
+                // One environment may serve several roles. What is another's setting is no mistake, unless it looks like one of
+                // this role's.
+                let others = KeySpec::find(keys, key).is_none() && is_any_roles(key);
+                if others && KeySpec::suggest(keys, key).is_none() {
+                    continue;
+                }
+                let unknown = if others { Unknown::Reported } else { unknown };
                 raw.add(
                     key,
                     value,
@@ -118,8 +133,8 @@ impl RawSettings {
             let Some((first_value, first_line)) = seen.get(&key) else {
                 self.add(&key, &value, origin, unknown);
                 if format == FileFormat::Properties
-                    && let Some(raw) =
-                        KeySpec::find(&key).and_then(|spec| self.values.get_mut(spec.name))
+                    && let Some(raw) = KeySpec::find(self.keys, &key)
+                        .and_then(|spec| self.values.get_mut(spec.name))
                 {
                     raw.apache_file = true;
                 }
@@ -146,9 +161,9 @@ impl RawSettings {
     }
 
     fn add(&mut self, key: &str, value: &str, origin: Origin, unknown: Unknown) {
-        let Some(spec) = KeySpec::find(key) else {
+        let Some(spec) = KeySpec::find(self.keys, key) else {
             let mut problem = Problem::new(origin, &shown(key), "unknown setting");
-            if let Some(near) = KeySpec::suggest(key) {
+            if let Some(near) = KeySpec::suggest(self.keys, key) {
                 problem.what = format!("unknown setting (did you mean {near}?)");
             }
             if unknown == Unknown::Refused {
@@ -176,7 +191,7 @@ impl RawSettings {
 
     /// Gives each deprecated name's value to the real setting, unless that has one.
     fn fold_aliases(&mut self) {
-        for spec in super::GATEWAY_KEYS {
+        for spec in self.keys {
             let KeyStatus::AliasOf(target) = spec.status else {
                 continue;
             };
@@ -205,7 +220,7 @@ impl RawSettings {
 
     fn report_without_effect(&mut self) {
         let named = self.values.iter().filter_map(|(name, value)| {
-            let spec = KeySpec::find(name)?;
+            let spec = KeySpec::find(self.keys, name)?;
             (spec.status == KeyStatus::NoEffect && !spec.is_default(&value.text))
                 .then(|| (*name).to_owned())
         });
@@ -220,6 +235,13 @@ impl RawSettings {
             self.warnings.push(Problem::general(Origin::Settings, what));
         }
     }
+}
+
+/// Whether some role has a setting of this name.
+fn is_any_roles(key: &str) -> bool {
+    [super::GATEWAY_KEYS, super::CLIENT_KEYS]
+        .into_iter()
+        .any(|keys| KeySpec::find(keys, key).is_some())
 }
 
 /// Whether a variable's name after its prefix can be meant as a setting. Settings have lower-case letters; variables in

@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::Shared;
 use crate::client::ConnectError;
-use crate::client::handshake::dial;
+use crate::client::dial::dial;
 use crate::naming::BrokerAddress;
 use crate::net::{FrameReader, ReadError};
 use crate::protocol::command::{Command, CommandError, name_of};

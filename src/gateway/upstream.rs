@@ -66,7 +66,7 @@ impl UserFacingError for DialError {
 pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<TcpStream, DialError> {
     shared.policy.check(target)?;
     let limit = shared.connect_timeout();
-    Ok(client::handshake::dial(target, limit, Some(&shared.address_check())).await?)
+    Ok(client::dial::dial(target, limit, Some(&shared.address_check())).await?)
 }
 
 /// How the broker took the client's CONNECT.

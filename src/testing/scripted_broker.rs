@@ -33,6 +33,7 @@ use tokio::{
     net::TcpListener,
     sync::{Notify, broadcast},
 };
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -183,6 +184,38 @@ impl ScriptedBroker {
         Self::start_on(listener.expect("the address is free"), script)
     }
 
+    /// Listens on a free port of 127.0.0.1 with TLS. A connection counts when its handshake is done.
+    ///
+    /// # Panics
+    /// When that is not possible.
+    pub async fn start_tls(script: Script, acceptor: TlsAcceptor) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.expect("a free port");
+        let mut broker = Self::without_listener(script);
+        broker.address = Some(listener.local_addr().expect("the listener is bound"));
+        let shared = Arc::clone(&broker.shared);
+        broker.shared.tracker.spawn(async move {
+            let stop = shared.stop.clone();
+            let accept = async {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let (acceptor, shared) = (acceptor.clone(), Arc::clone(&shared));
+                    let stop = shared.stop.clone();
+                    let tracker = shared.tracker.clone();
+                    tracker.spawn(async move {
+                        // A client that does not like our certificate is what some tests want.
+                        if let Some(Ok(stream)) =
+                            stop.run_until_cancelled(acceptor.accept(stream)).await
+                        {
+                            shared.serve(stream);
+                        }
+                    });
+                }
+            };
+            let _ = stop.run_until_cancelled(accept).await;
+        });
+        broker
+    }
+
     /// Serves a listener that the test made.
     ///
     /// # Panics
@@ -236,6 +269,18 @@ impl ScriptedBroker {
     /// When it listens nowhere.
     pub fn address(&self) -> BrokerAddress {
         BrokerAddress::from_host_port(&self.socket_address().to_string()).expect("a socket address")
+    }
+
+    /// The address it listens on, as that of a broker with TLS and by this host name.
+    ///
+    /// # Panics
+    /// When it listens nowhere.
+    pub fn tls_address(&self, host: &str) -> BrokerAddress {
+        BrokerAddress {
+            host: host.to_owned(),
+            port: self.socket_address().port(),
+            tls: true,
+        }
     }
 
     /// The address it listens on, as a `pulsar://` URL.
@@ -423,6 +468,7 @@ async fn perform<S: AsyncRead + AsyncWrite>(
             Step::StopReading => std::future::pending().await,
             Step::Close => return None,
         }
+        writer.flush().await.ok()?;
     }
     Some(())
 }

@@ -7,6 +7,7 @@
     reason = "a failed expectation is how a test fails"
 )]
 
+mod client_tls;
 mod gateway_direct;
 mod gateway_lifecycle;
 mod gateway_lookup;

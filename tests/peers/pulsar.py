@@ -11,6 +11,11 @@
     pulsar.py start DIR NAME                         start it again: same data, configuration, ports
     pulsar.py unload DIR NAMESPACE [BUNDLE]          unload a namespace, or one bundle of it
     pulsar.py stop DIR                               stop all processes of DIR
+    pulsar.py credentials CREDENTIALS                make certificates, tokens and passwords (credentials.py says which)
+    pulsar.py token CREDENTIALS ROLE [SECONDS]       print a token of a role, one that expires in so many seconds
+
+standalone and proxy take `--secure CREDENTIALS`: TLS beside the plain port, and authentication by token, certificate and
+password. The proxy then speaks TLS to its broker, too.
 
 DIR keeps data, logs and configuration. KEY=VALUE sets any key of broker.conf or proxy.conf; a port may be fixed with
 brokerServicePort, webServicePort or servicePort, else it is picked free. See README.md beside this file for the Python use.
@@ -30,6 +35,7 @@ import urllib.request
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import jars  # noqa: E402
+from credentials import Credentials  # noqa: E402
 from processes import HOST, Folder, PeerError, free_ports, raise_on_signals  # noqa: E402
 
 LOGGING = """\
@@ -46,15 +52,16 @@ BOOKIE_FRAME_BYTES = 5 * 1024 * 1024 + 10 * 1024
 class Admin:
     """The REST calls that tests need, against one web service URL."""
 
-    def __init__(self, web_url):
+    def __init__(self, web_url, token=None):
         self.web_url = web_url.rstrip("/")
+        self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def call(self, method, path, body=None, timeout=60):
         """Send one request; returns the decoded JSON answer or None. HTTP errors are raised as PeerError."""
         url = self.web_url + path
         for _ in range(5):
             request = urllib.request.Request(url, method=method, data=None if body is None else json.dumps(body).encode(),
-                                             headers={"Content-Type": "application/json"})
+                                             headers=self.headers)
             try:
                 with urllib.request.urlopen(request, timeout=timeout) as answer:
                     text = answer.read()
@@ -133,7 +140,7 @@ class Peer(Folder):
     @property
     def admin(self):
         """REST calls against the (first) broker, or the proxy."""
-        return Admin(self.state["urls"]["admin_url"])
+        return Admin(self.state["urls"]["admin_url"], self.state.get("admin_token"))
 
     @property
     def brokers(self):
@@ -156,10 +163,13 @@ class Peer(Folder):
         logging.write_text(LOGGING)
         return jars.java_command(main_class, arguments, log_config=logging, **sizes)
 
-    def start_standalone(self, overrides):
-        """Start broker, bookie and metadata in one process."""
+    def start_standalone(self, overrides, secure=None):
+        """Start broker, bookie and metadata in one process. `secure` = Credentials: with TLS and authentication."""
         self.create("standalone")
-        *ports, bookie_port = free_ports(3)
+        *ports, bookie_port, tls_port, web_tls_port = free_ports(5)
+        if secure:
+            overrides = secure.broker_settings(tls_port, web_tls_port) | overrides
+            self.state["admin_token"] = secure.token("admin")
         settings = broker_settings("standalone", ports, {"nettyMaxFrameSizeBytes": BOOKIE_FRAME_BYTES} | overrides)
         data = self.path / "data"
         command = self.java("org.apache.pulsar.PulsarStandaloneStarter", [
@@ -167,6 +177,9 @@ class Peer(Folder):
             "--no-functions-worker", "--no-stream-storage", "--bookkeeper-port", bookie_port,
             "--bookkeeper-dir", data / "bookkeeper", "--metadata-dir", data / "metadata"], heap="512m", direct="384m")
         self._record_brokers({"standalone": settings})
+        if secure:
+            self.state["urls"] |= {"tls_service_url": f"pulsar+ssl://{HOST}:{settings['brokerServicePortTls']}",
+                                   "tls_admin_url": f"https://{HOST}:{settings['webServicePortTls']}"}
         self.launch("standalone", command, f"{self.admin_url}/admin/v2/namespaces/public/default")
 
     def start_cluster(self, brokers, overrides):
@@ -199,10 +212,13 @@ class Peer(Folder):
         for name in settings:
             self.wait_ready(name)
 
-    def start_proxy(self, of, overrides):
-        """Start the Apache proxy in front of another folder's standalone or cluster."""
+    def start_proxy(self, of, overrides, secure=None):
+        """Start the Apache proxy in front of another folder's standalone or cluster. `secure` as of the standalone."""
         self.create("proxy")
-        binary_port, web_port = free_ports(2)
+        binary_port, web_port, tls_port = free_ports(3)
+        if secure:
+            overrides = secure.proxy_settings(tls_port, of.state["urls"]) | overrides
+            self.state["admin_token"] = secure.token("admin")
         settings = {
             "clusterName": of.state["kind"], "bindAddress": HOST, "advertisedAddress": HOST,
             "servicePort": binary_port, "webServicePort": web_port,
@@ -216,6 +232,8 @@ class Peer(Folder):
         settings |= overrides
         self.state["urls"] = {"service_url": f"pulsar://{HOST}:{settings['servicePort']}",
                               "admin_url": f"http://{HOST}:{settings['webServicePort']}"}
+        if secure:
+            self.state["urls"]["tls_service_url"] = f"pulsar+ssl://{HOST}:{settings['servicePortTls']}"
         command = self.java("org.apache.pulsar.proxy.server.ProxyServiceStarter",
                             ["--config", write_properties(self.path / "proxy.conf", settings)])
         self.launch("proxy", command, int(settings["webServicePort"]))
@@ -273,9 +291,9 @@ def _started(path, start):
         peer.stop()
 
 
-def standalone(path, **overrides):
+def standalone(path, secure=None, **overrides):
     """`with standalone(DIR, key=value) as peer:` Apache Pulsar in one process for the length of the block."""
-    return _started(path, lambda peer: peer.start_standalone(overrides))
+    return _started(path, lambda peer: peer.start_standalone(overrides, secure))
 
 
 def cluster(path, brokers=2, **overrides):
@@ -283,9 +301,9 @@ def cluster(path, brokers=2, **overrides):
     return _started(path, lambda peer: peer.start_cluster(brokers, overrides))
 
 
-def proxy(path, of, **overrides):
+def proxy(path, of, secure=None, **overrides):
     """`with proxy(DIR, of=peer) as front:` the Apache proxy in front of `peer` for the length of the block."""
-    return _started(path, lambda peer: peer.start_proxy(of, overrides))
+    return _started(path, lambda peer: peer.start_proxy(of, overrides, secure))
 
 
 def parse_overrides(pairs):
@@ -312,11 +330,19 @@ def parse_arguments():
             sub.add_argument("--brokers", type=int, default=2)
         if verb == "proxy":
             sub.add_argument("--of", required=True, metavar="PEERDIR")
+        if verb in ("standalone", "proxy"):
+            sub.add_argument("--secure", type=Credentials, metavar="CREDENTIALS")
         if verb in ("kill", "start"):
             sub.add_argument("name")
         if verb == "unload":
             sub.add_argument("namespace")
             sub.add_argument("bundle", nargs="?")
+    for verb in ("credentials", "token"):
+        sub = verbs.add_parser(verb)
+        sub.add_argument("credentials", type=Credentials, metavar="CREDENTIALS")
+        if verb == "token":
+            sub.add_argument("role")
+            sub.add_argument("seconds", nargs="?", type=int)
     return parser.parse_args()
 
 
@@ -325,16 +351,22 @@ def run(arguments):
     if arguments.verb == "fetch":
         print(jars.ensure())
         return
+    if arguments.verb == "credentials":
+        print(arguments.credentials.path)
+        return
+    if arguments.verb == "token":
+        print(arguments.credentials.token(arguments.role, arguments.seconds))
+        return
     peer = Peer(arguments.folder)
     if arguments.verb in ("standalone", "cluster", "proxy"):
         overrides = parse_overrides(arguments.overrides)
         try:
             if arguments.verb == "standalone":
-                peer.start_standalone(overrides)
+                peer.start_standalone(overrides, arguments.secure)
             elif arguments.verb == "cluster":
                 peer.start_cluster(arguments.brokers, overrides)
             else:
-                peer.start_proxy(Peer(arguments.of), overrides)
+                peer.start_proxy(Peer(arguments.of), overrides, arguments.secure)
         except BaseException:
             peer.stop()
             raise

@@ -1,0 +1,93 @@
+//! Opening a stream to a broker: resolve, connect, and TLS where the address asks for it.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use tokio::{
+    net::{TcpStream, lookup_host},
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    connection::{AddressCheck, ConnectionOptions},
+    error::ConnectError,
+};
+use crate::{
+    naming::BrokerAddress,
+    net::{Stream, socket},
+};
+
+/// Opens a TCP connection to a broker that does not ask for TLS. A host name is resolved and its addresses are tried in turn,
+/// each for an equal share of the time that is left, so that one that swallows packets does not keep the others from being
+/// tried; all of it takes at most `connect_timeout`. The address that `allowed` judged is the one that is connected to.
+/// Cancel-safe in that nothing is left behind.
+///
+/// # Errors
+/// [`ConnectError::Dial`], [`ConnectError::DialTimeout`], [`ConnectError::AddressDenied`] (of several addresses the last
+/// one's) and [`ConnectError::TlsUnsupported`].
+pub async fn dial(
+    address: &BrokerAddress,
+    connect_timeout: Duration,
+    allowed: Option<&AddressCheck>,
+) -> Result<TcpStream, ConnectError> {
+    if address.tls {
+        return Err(ConnectError::TlsUnsupported);
+    }
+    dial_tcp(address, connect_timeout, allowed).await
+}
+
+async fn dial_tcp(
+    address: &BrokerAddress,
+    connect_timeout: Duration,
+    allowed: Option<&AddressCheck>,
+) -> Result<TcpStream, ConnectError> {
+    let deadline = Instant::now() + connect_timeout;
+    let resolve = lookup_host((address.host.as_str(), address.port));
+    let resolved: Vec<SocketAddr> = timeout_at(deadline, resolve)
+        .await
+        .map_err(|_| ConnectError::DialTimeout(connect_timeout))?
+        .map_err(ConnectError::Dial)?
+        .take(ADDRESSES_MAX)
+        .collect();
+    let mut last = ConnectError::Dial(io::ErrorKind::AddrNotAvailable.into());
+    for (tried, target) in resolved.iter().enumerate() {
+        if allowed.is_some_and(|allowed| !allowed(address, target.ip())) {
+            last = ConnectError::AddressDenied;
+            continue;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let share = left / u32::try_from(resolved.len() - tried).unwrap_or(1);
+        match timeout_at(Instant::now() + share, TcpStream::connect(target)).await {
+            Ok(Ok(stream)) => {
+                socket::prepare(&stream).map_err(ConnectError::Dial)?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => last = ConnectError::Dial(error),
+            Err(_) => last = ConnectError::DialTimeout(share),
+        }
+    }
+    Err(last)
+}
+
+/// Opens the stream that an address and the options ask for. TLS is for the host of `address`, whatever addresses it has and
+/// whether or not it is reached through [`ConnectionOptions::sni_proxy`]. Cancel-safe as [`dial`].
+pub(crate) async fn open_stream(
+    address: &BrokerAddress,
+    options: &ConnectionOptions,
+) -> Result<Stream, ConnectError> {
+    let limit = options.connect_timeout;
+    let next_hop = match &options.sni_proxy {
+        Some(proxy) if address.tls => proxy,
+        _ => address,
+    };
+    let tls = address.tls.then(|| options.tls.client()).transpose()?;
+    let stream = dial_tcp(next_hop, limit, options.allowed.as_ref()).await?;
+    let Some(tls) = tls else {
+        return Ok(Stream::Plain(stream));
+    };
+    let secured = timeout_at(Instant::now() + limit, tls.connect(stream, &address.host)).await;
+    let secured = secured.map_err(|_| ConnectError::TlsTimeout(limit))??;
+    Ok(Stream::Tls(Box::new(secured)))
+}
+
+/// Addresses of one host name that are tried.
+const ADDRESSES_MAX: usize = 16;
