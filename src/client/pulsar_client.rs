@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     backoff::BackoffPolicy,
     connection::ConnectionOptions,
-    error::ClientError,
+    error::{ClientError, ConnectError},
     lookup::{BrokerLookup, LookupClient},
     pool::BrokerPool,
     session::Session,
@@ -149,6 +149,11 @@ impl PulsarClient {
     /// An id for a producer or consumer, unique in this client.
     pub(crate) fn next_id(&self) -> u64 {
         self.shared.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A connection for what any broker can answer. One attempt. Cancel-safe.
+    pub(crate) async fn session_for_any(&self) -> Result<Session, ConnectError> {
+        self.shared.sessions.to_any().await
     }
 
     /// A connection to the broker that serves a topic, `assigned` if the topic's last broker named its successor. One
