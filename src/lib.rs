@@ -10,6 +10,7 @@
 //! - [`http`]: the small HTTP server under `/metrics` and the health endpoints.
 //! - [`client`]: our outgoing Pulsar connection.
 //! - [`gateway`]: the protocol-aware TCP gateway.
+//! - [`perf`]: load generators, a broker that stores nothing, latency histograms and reports.
 //! - [`app`]: the composition root: wiring, phases, signals.
 //! - [`cli`]: the command line.
 
@@ -21,6 +22,7 @@ pub mod gateway;
 pub mod http;
 pub mod naming;
 pub mod net;
+pub mod perf;
 pub mod protocol;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]

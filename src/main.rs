@@ -18,6 +18,7 @@ fn main() -> ExitCode {
             Command::Produce(arguments) => arguments.run(),
             Command::Consume(arguments) => arguments.run(),
             Command::Read(arguments) => arguments.run(),
+            Command::Perf(arguments) => arguments.run(),
         },
         Err(code) => code,
     }

@@ -304,3 +304,94 @@ fn a_log_that_nobody_reads_or_that_is_full_stops_nothing() {
         assert_eq!(gateway.exit_code(), Some(0));
     }
 }
+
+/// A null broker of the binary; killed when dropped.
+struct NullBroker {
+    child: Child,
+    url: String,
+}
+
+impl NullBroker {
+    fn start() -> Self {
+        let mut child = pulsegate()
+            .args(["perf", "null-broker", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped"))
+            .read_line(&mut line)
+            .expect("a line");
+        let url = line.strip_prefix("ready broker=").expect("the ready line");
+        Self {
+            url: url.trim_end().to_owned(),
+            child,
+        }
+    }
+
+    /// Ends it with a signal; returns its exit code.
+    fn end(mut self, signal: &str) -> Option<i32> {
+        let sent = Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status()
+            .expect("kill");
+        assert!(sent.success());
+        self.child.wait().expect("wait").code()
+    }
+}
+
+impl Drop for NullBroker {
+    fn drop(&mut self) {
+        // It has ended already in most tests.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_null_broker_listens_and_ends_with_0_at_both_signals() {
+    for signal in ["-TERM", "-INT"] {
+        let broker = NullBroker::start();
+        let address = broker.url.strip_prefix("pulsar://").expect("a URL");
+        TcpStream::connect(address).expect("it listens");
+        assert_eq!(broker.end(signal), Some(0));
+    }
+}
+
+#[test]
+fn every_wrong_flag_of_perf_is_told_at_once() {
+    let output = run(&[
+        "perf",
+        "null-broker",
+        "--size",
+        "big",
+        "--advertised",
+        "http://x",
+        "--nope",
+        "-txn",
+        "--threads=0",
+    ]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(output.stdout.is_empty());
+    let printed = stderr(&output);
+    for expected in [
+        "the flags have 5 problems:",
+        "--nope: unknown flag",
+        "-txn: a flag of pulsar-perf that is not supported here",
+        "--advertised: ",
+        "--size: \"big\" is not a whole number",
+        "--threads: 0 is below 1",
+    ] {
+        assert!(printed.contains(expected), "{expected} in {printed}");
+    }
+}
+
+#[test]
+fn a_null_broker_whose_address_is_taken_cannot_run() {
+    let broker = NullBroker::start();
+    let address = broker.url.strip_prefix("pulsar://").expect("a URL");
+    let output = run(&["perf", "null-broker", "--listen", address]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot listen on"));
+}

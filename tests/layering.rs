@@ -76,6 +76,9 @@ const DRIVERS: &[&str] = &[
     "src/gateway/forward.rs",
     "src/gateway/notices.rs",
     "src/http/server.rs",
+    "src/perf/null_broker/connection.rs",
+    "src/perf/produce.rs",
+    "src/perf/run.rs",
     "src/telemetry/log_writer.rs",
 ];
 const DRIVERS_ONLY: &[&str] = &["Instant", "SystemTime", "RandomState"];

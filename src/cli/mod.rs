@@ -6,6 +6,7 @@
 mod client_args;
 mod gateway;
 mod messages;
+mod perf;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ use clap::{Parser, Subcommand};
 pub use client_args::{ClientArgs, ClientArgsError, ClientTarget, HiddenText};
 pub use gateway::GatewayArgs;
 pub use messages::{ConsumeArgs, ProduceArgs, ReadArgs};
+pub use perf::PerfArgs;
 
 use crate::app::Ended;
 
@@ -45,6 +47,8 @@ pub enum Command {
     Consume(Box<ConsumeArgs>),
     /// Read a topic without a subscription.
     Read(Box<ReadArgs>),
+    /// Measure brokers: a load generator, and a broker that stores nothing.
+    Perf(PerfArgs),
 }
 
 /// Reads the arguments of the process, the program's name first.
@@ -52,15 +56,23 @@ pub enum Command {
 /// # Errors
 /// With the exit code, after help, version or an error was printed: 0 for the former two, [`EXIT_USAGE`] for an error.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, ExitCode> {
-    Arguments::try_parse_from(messages::from_pulsar_client(arguments)).map_err(|error| {
-        // Nothing is left to do when even the error cannot be printed.
-        let _ = error.print();
-        if error.use_stderr() {
-            ExitCode::from(EXIT_USAGE)
-        } else {
-            ExitCode::SUCCESS
-        }
-    })
+    let arguments = messages::from_pulsar_client(arguments).into_iter().collect();
+    parse_known(perf::prepare(arguments)?)
+}
+
+fn parse_known(arguments: Vec<OsString>) -> Result<Arguments, ExitCode> {
+    Arguments::try_parse_from(arguments).map_err(|error| print(&error))
+}
+
+/// Prints help, the version or an error of the parser; returns the exit code that goes with it.
+fn print(error: &clap::Error) -> ExitCode {
+    // Nothing is left to do when even the error cannot be printed.
+    let _ = error.print();
+    if error.use_stderr() {
+        ExitCode::from(EXIT_USAGE)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// The exit code of a server role that ended.

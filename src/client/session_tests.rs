@@ -80,7 +80,7 @@ impl ConsumerEvents for Recorder {
                 "message {} {entry:?}",
                 message.message_id.entry_id
             ));
-            if &entry[..] == b"too much" {
+            if entry == "too much" {
                 return Err(CloseReason::KeepAliveTimeout);
             }
         }

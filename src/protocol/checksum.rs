@@ -15,6 +15,13 @@ pub fn crc32c_append(checksum: u32, data: &[u8]) -> u32 {
     ::crc32c::crc32c_append(checksum, data)
 }
 
+/// The CRC32C of two pieces behind each other, of the checksums of both and the length of the second in bytes:
+/// `crc32c(ab)` is `crc32c_combine(crc32c(a), crc32c(b), b.len())`. For a piece that many messages share.
+#[must_use]
+pub fn crc32c_combine(first: u32, second: u32, second_len: usize) -> u32 {
+    ::crc32c::crc32c_combine(first, second, second_len)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -240,6 +240,18 @@ impl Command {
         hot::decode_or(bytes, || Command::decode_generated(bytes))
     }
 
+    /// As [`Command::decode`], from memory that cannot be shared: commands that are not hot are copied first.
+    ///
+    /// # Errors
+    /// As [`Command::decode`].
+    #[inline]
+    pub fn decode_borrowed(bytes: &[u8]) -> Result<Command, CommandError> {
+        match hot::decode(bytes) {
+            Some(command) => Ok(command),
+            None => Command::decode_generated(&Bytes::copy_from_slice(bytes)),
+        }
+    }
+
     /// As [`Command::decode`], by the generated code alone: the reference for the hand-written code.
     pub(crate) fn decode_generated(bytes: &Bytes) -> Result<Command, CommandError> {
         let command_type = Command::peek_type(bytes)?;

@@ -13,7 +13,7 @@ use prost::Message;
 pub use crate::protocol::hot::MetadataView;
 
 use crate::protocol::broker_entry::{self, BrokerEntryError};
-use crate::protocol::checksum::{crc32c, crc32c_append};
+use crate::protocol::checksum::{crc32c, crc32c_append, crc32c_combine};
 use crate::protocol::hot;
 use crate::protocol::proto::pulsar::{BrokerEntryMetadata, MessageMetadata};
 use crate::protocol::required::{self, Violation};
@@ -205,6 +205,33 @@ pub fn encode(metadata: &MessageMetadata, payload: Bytes, form: MessageForm<'_>)
     EncodedMessage {
         header: header.freeze(),
         payload,
+    }
+}
+
+/// Appends everything in front of a payload that many messages share, so that its checksum need not be computed for each:
+/// what [`encode`] writes with a checksum and without broker entry metadata. `payload_crc` is the CRC32C of the payload,
+/// `payload_len` its length in bytes.
+///
+/// # Panics
+/// When the metadata takes 4 GiB encoded.
+pub fn put_header(
+    metadata: &MessageMetadata,
+    payload_crc: u32,
+    payload_len: usize,
+    out: &mut BytesMut,
+) {
+    let metadata_len = metadata.encoded_len();
+    out.reserve(CHECKSUM_LEN + METADATA_SIZE_LEN + metadata_len);
+    out.put_u16(CHECKSUM_MAGIC);
+    let checksum_at = out.len();
+    out.put_u32(0);
+    let covered_from = out.len();
+    out.put_u32(u32::try_from(metadata_len).expect("metadata is smaller than 4 GiB"));
+    metadata.encode_raw(out);
+    let covered = out.get(covered_from..).unwrap_or_default();
+    let checksum = crc32c_combine(crc32c(covered), payload_crc, payload_len);
+    if let Some(place) = out.get_mut(checksum_at..covered_from) {
+        place.copy_from_slice(&checksum.to_be_bytes());
     }
 }
 

@@ -271,4 +271,18 @@ proptest! {
         prop_assert_eq!(&parts.metadata, &metadata);
         prop_assert_eq!(&parts.payload, &payload);
     }
+
+    #[test]
+    fn a_header_around_a_known_checksum_is_the_same(
+        sequence_id: u64,
+        producer_name in "[a-z]{0,40}",
+        payload in proptest::collection::vec(any::<u8>(), 0..5000),
+    ) {
+        let metadata = MessageMetadata { producer_name, sequence_id, ..Default::default() };
+        let mut message = BytesMut::from(&b"before"[..]);
+        put_header(&metadata, crc32c(&payload), payload.len(), &mut message);
+        message.extend_from_slice(&payload);
+        let expected = encode(&metadata, payload.into(), MessageForm::default()).to_bytes();
+        prop_assert_eq!(&message[6..], expected);
+    }
 }

@@ -5,6 +5,7 @@ Everything that is built or installed goes to `target/compat`, so that the tree 
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -80,4 +81,17 @@ def go():
     return [binary]
 
 
-LANGUAGES = {"python": python, "java": java, "go": go}
+def rust():
+    """The program on the project's own client."""
+    execute(["cargo", "build", "--release", "--locked", "--example", "compat-client"], cwd=ROOT)
+    return [BUILD.parent / "release/examples/compat-client"]
+
+
+def further_cases(language):
+    """The cases that only this program has."""
+    if language != "rust":
+        return []
+    return re.findall(r'case!\("(\w+)", further::', (HERE / "rust/main.rs").read_text())
+
+
+LANGUAGES = {"python": python, "java": java, "go": go, "rust": rust}

@@ -203,9 +203,10 @@ def run_via(via, peer, commands, arguments, folder, results):
     with way_in(via, peer, arguments, folder, results) as service_url:
         options = ["--service-url", service_url, "--admin-url", peer.admin_url, "--run", f"{via}-{time.time_ns() // 10**6}"]
         for language, command in commands.items() if calm else ():
-            program = Program(f"{via}/{language}", [*command, *options, *calm], folder / f"{via}-{language}.log")
+            asked = calm + ([] if arguments.case else programs.further_cases(language))
+            program = Program(f"{via}/{language}", [*command, *options, *asked], folder / f"{via}-{language}.log")
             try:
-                program.finish(calm, results, CASE_SECONDS)
+                program.finish(asked, results, CASE_SECONDS)
             finally:
                 program.close()
         if DISTURBANCE in cases:

@@ -11,4 +11,5 @@ mod client_tls;
 mod gateway_direct;
 mod gateway_lifecycle;
 mod gateway_lookup;
+mod perf_null_broker;
 mod support;

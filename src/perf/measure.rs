@@ -1,0 +1,121 @@
+//! What a run measures, from the threads that measure it to whoever reports it.
+//!
+//! Owns counts and latencies of one interval. A load thread adds to its own [`Measured`] once per batch; the reporter takes it
+//! away at the end of each interval.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::latency::LatencyHistogram;
+
+/// Counts and latencies since they were last taken.
+#[derive(Debug, Clone, Default)]
+pub struct Measured {
+    /// Messages acknowledged, or received.
+    pub messages: u64,
+    /// Their payloads, in bytes.
+    pub bytes: u64,
+    /// How long each took.
+    pub latencies: LatencyHistogram,
+    pub(crate) failures: Failures,
+}
+
+impl Measured {
+    /// Counts `count` messages that failed for a reason.
+    pub fn fail(&mut self, reason: impl FnOnce() -> String, count: u64) {
+        self.failures.add(reason, count);
+    }
+
+    /// Adds everything in `other`.
+    pub fn add(&mut self, other: &Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.latencies.add(&other.latencies);
+        for (reason, count) in &other.failures.0 {
+            self.failures.add(|| reason.clone(), *count);
+        }
+    }
+
+    /// Messages that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.0.values().sum()
+    }
+
+    /// Messages that failed, by reason.
+    #[must_use]
+    pub fn failures(&self) -> &BTreeMap<String, u64> {
+        &self.failures.0
+    }
+}
+
+/// Failed messages by reason; at most [`REASONS_MAX`] reasons, further ones count as "other".
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Failures(BTreeMap<String, u64>);
+
+impl Failures {
+    fn add(&mut self, reason: impl FnOnce() -> String, count: u64) {
+        let mut reason = reason();
+        if self.0.len() >= REASONS_MAX && !self.0.contains_key(&reason) {
+            OTHER.clone_into(&mut reason);
+        }
+        *self.0.entry(reason).or_default() += count;
+    }
+}
+
+/// The place where one load thread leaves what it measures.
+#[derive(Debug, Clone, Default)]
+pub struct Meter(Arc<Mutex<Measured>>);
+
+impl Meter {
+    /// Adds to what was measured; once per batch, not per message.
+    pub fn measure<T>(&self, add: impl FnOnce(&mut Measured) -> T) -> T {
+        add(&mut self.0.lock())
+    }
+
+    /// Moves what was measured since the last call into `total`.
+    pub fn take_into(&self, total: &mut Measured) {
+        let mut measured = self.0.lock();
+        total.add(&measured);
+        measured.messages = 0;
+        measured.bytes = 0;
+        measured.latencies.clear();
+        measured.failures.0.clear();
+    }
+}
+
+const REASONS_MAX: usize = 32;
+const OTHER: &str = "other";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_is_taken_once() {
+        let meter = Meter::default();
+        meter.measure(|measured| {
+            measured.messages += 2;
+            measured.bytes += 20;
+            measured.latencies.record(1_000_000, 2);
+            measured.fail(|| "timed out".to_owned(), 3);
+        });
+        let mut total = Measured::default();
+        meter.take_into(&mut total);
+        meter.take_into(&mut total);
+        assert_eq!((total.messages, total.bytes), (2, 20));
+        assert_eq!((total.latencies.count(), total.failed()), (2, 3));
+    }
+
+    #[test]
+    fn reasons_are_bounded_and_nothing_is_lost() {
+        let mut measured = Measured::default();
+        for number in 0..1000 {
+            measured.fail(|| format!("reason {number}"), 1);
+        }
+        assert_eq!(measured.failed(), 1000);
+        assert_eq!(measured.failures().len(), REASONS_MAX + 1);
+    }
+}

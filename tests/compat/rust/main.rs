@@ -1,0 +1,125 @@
+//! Drives a Pulsar service with the project's own client and checks what comes back. See ../README.md.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod cases;
+mod disturbance;
+mod further;
+mod service;
+
+use std::{collections::BTreeMap, future::Future, pin::Pin, process::ExitCode, time::Instant};
+
+use service::Service;
+
+/// What a case says when it is done: a note for its line.
+type Outcome = anyhow::Result<String>;
+type Case = for<'a> fn(&'a Service) -> Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+
+macro_rules! case {
+    ($name:literal, $run:path $(, $argument:expr)*) => {
+        ($name, (|service| Box::pin(async move { $run(service $(, $argument)*).await.map(service::note) })) as Case)
+    };
+}
+
+const CASES: &[(&str, Case)] = &[
+    case!("produce_consume", cases::produce_consume),
+    case!("partitioned", cases::partitioned),
+    case!("exclusive", cases::exclusive),
+    case!("shared", cases::shared),
+    case!("failover", cases::failover),
+    case!("key_shared", cases::key_shared),
+    case!("batched", cases::batched),
+    case!("unbatched", cases::unbatched_alone),
+    case!("compression_none", cases::compressed, "none"),
+    case!("compression_lz4", cases::compressed, "lz4"),
+    case!("compression_zlib", cases::compressed, "zlib"),
+    case!("compression_zstd", cases::compressed, "zstd"),
+    case!("compression_snappy", cases::compressed, "snappy"),
+    case!("chunked_20mb", cases::chunked),
+    case!("reader", cases::reader),
+    case!("seek_by_id", cases::seek_by_id),
+    case!("seek_by_time", cases::seek_by_time),
+    case!("exclusive_producer", further::exclusive_producer),
+    case!("fenced_producer", further::fenced_producer),
+    case!("waiting_producer", further::waiting_producer),
+    case!("negative_ack", further::negative_ack),
+    case!("ack_receipts", further::ack_receipts),
+    case!("shared_partitioned", further::shared_partitioned),
+    case!("key_shared_partitioned", further::key_shared_partitioned),
+    case!("failover_partitioned", further::failover_partitioned),
+    case!("pattern", further::pattern),
+    case!("raw_entries", further::raw_entries),
+    case!("disturbance", disturbance::disturbance),
+];
+
+fn main() -> ExitCode {
+    let mut options = BTreeMap::from([
+        ("--namespace".to_owned(), "public/default".to_owned()),
+        ("--run".to_owned(), std::process::id().to_string()),
+    ]);
+    let mut names = Vec::new();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match arguments.next().filter(|_| argument.starts_with("--")) {
+            Some(value) => {
+                options.insert(argument, value);
+            }
+            None => names.push(argument),
+        }
+    }
+    let chosen: Vec<_> = CASES
+        .iter()
+        .filter(|(name, _)| names.is_empty() || names.iter().any(|wanted| wanted == name))
+        .collect();
+    let known = names
+        .iter()
+        .all(|name| CASES.iter().any(|(known, _)| known == name));
+    let (Some(service_url), Some(admin_url), true) = (
+        options.get("--service-url"),
+        options.get("--admin-url"),
+        known,
+    ) else {
+        eprintln!(
+            "usage: compat-client --service-url URL --admin-url URL [--namespace T/N] [--run ID] [CASE ...]"
+        );
+        let names: Vec<_> = CASES.iter().map(|(name, _)| *name).collect();
+        eprintln!("cases: {}", names.join(" "));
+        return ExitCode::from(2);
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made");
+    let failed = runtime.block_on(async {
+        let service = Service::new(
+            service_url,
+            admin_url,
+            &options["--namespace"],
+            &options["--run"],
+        );
+        let mut failed = 0;
+        for (name, run) in &chosen {
+            failed += usize::from(!run_case(name, *run, &service).await);
+        }
+        service.client.close();
+        failed
+    });
+    println!("{} passed, {failed} failed", chosen.len() - failed);
+    ExitCode::from(u8::from(failed > 0))
+}
+
+async fn run_case(name: &str, run: Case, service: &Service) -> bool {
+    let began = Instant::now();
+    match run(service).await {
+        Ok(note) => {
+            println!(
+                "PASS {name} ({:.1} s) {note}",
+                began.elapsed().as_secs_f64()
+            );
+            true
+        }
+        Err(error) => {
+            println!("FAIL {name}: {error:#}");
+            false
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What a case needs: a client, topic names of its own, the few admin calls, and small checks.
+
+use std::{
+    fmt::Debug,
+    io::{Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+use anyhow::{Context, bail, ensure};
+use pulsegate::{
+    client::{
+        ClientOptions, Consumer, ConsumerOptions, MessageId, OutgoingMessage, Producer,
+        ProducerOptions, PulsarClient,
+        consumer::{InitialPosition, ReceivedMessage, SubscriptionType},
+    },
+    naming::TopicName,
+};
+use tokio::time::{Instant, timeout};
+
+/// For whatever has to come.
+pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// After this time what has not come does not come.
+pub const QUIET_TIME: Duration = Duration::from_millis(1500);
+
+pub struct Service {
+    pub client: PulsarClient,
+    admin_url: String,
+    pub namespace: String,
+    pub run: String,
+}
+
+impl Service {
+    pub fn new(service_url: &str, admin_url: &str, namespace: &str, run: &str) -> Self {
+        let options = ClientOptions {
+            operation_timeout: Duration::from_secs(60),
+            ..ClientOptions::default()
+        };
+        let service_url = service_url.parse().expect("a service URL");
+        Self {
+            client: PulsarClient::new(service_url, options),
+            admin_url: admin_url.to_owned(),
+            namespace: namespace.to_owned(),
+            run: run.to_owned(),
+        }
+    }
+
+    /// A topic of this run that the client creates on first use.
+    pub fn topic(&self, name: &str) -> TopicName {
+        let full = format!("persistent://{}/rust-{name}-{}", self.namespace, self.run);
+        TopicName::parse(&full).expect("a topic name")
+    }
+
+    /// A topic of this run with partitions, created here.
+    pub fn partitioned_topic(&self, name: &str, partitions: u32) -> anyhow::Result<TopicName> {
+        let topic = self.topic(name);
+        let path = topic.to_string().replace("://", "/");
+        self.put(
+            &format!("/admin/v2/{path}/partitions"),
+            &partitions.to_string(),
+        )?;
+        Ok(topic)
+    }
+
+    fn put(&self, path: &str, body: &str) -> anyhow::Result<()> {
+        let host = self
+            .admin_url
+            .trim_start_matches("http://")
+            .trim_end_matches('/');
+        let mut stream = TcpStream::connect(host)?;
+        write!(
+            stream,
+            "PUT {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        ensure!(answer.starts_with("HTTP/1.1 2"), "PUT {path}: {answer}");
+        Ok(())
+    }
+
+    pub async fn producer(
+        &self,
+        topic: &TopicName,
+        options: ProducerOptions,
+    ) -> anyhow::Result<Producer> {
+        Ok(self.client.producer(topic, options).await?)
+    }
+
+    /// Subscribes to everything the topic has.
+    pub async fn subscribe(
+        &self,
+        topic: &TopicName,
+        kind: SubscriptionType,
+    ) -> anyhow::Result<Consumer> {
+        self.subscribe_with(topic, kind, |_| ()).await
+    }
+
+    pub async fn subscribe_with(
+        &self,
+        topic: &TopicName,
+        kind: SubscriptionType,
+        change: impl FnOnce(&mut ConsumerOptions),
+    ) -> anyhow::Result<Consumer> {
+        let mut options = consumer_options(kind);
+        change(&mut options);
+        Ok(self.client.consumer(topic.clone(), options).await?)
+    }
+}
+
+pub fn consumer_options(kind: SubscriptionType) -> ConsumerOptions {
+    ConsumerOptions {
+        subscription_type: kind,
+        initial_position: InitialPosition::Earliest,
+        ..ConsumerOptions::new("subscription")
+    }
+}
+
+/// The note of a case that returns one, or nothing.
+pub fn note(note: impl Into<Note>) -> String {
+    note.into().0
+}
+
+pub struct Note(String);
+
+impl From<()> for Note {
+    fn from((): ()) -> Self {
+        Self(String::new())
+    }
+}
+
+impl From<String> for Note {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+pub fn unbatched() -> ProducerOptions {
+    ProducerOptions {
+        batching: None,
+        ..ProducerOptions::default()
+    }
+}
+
+/// Distinct payloads.
+pub fn payloads(start: usize, count: usize) -> Vec<String> {
+    (start..start + count)
+        .map(|index| format!("message {index}"))
+        .collect()
+}
+
+/// Sends without waiting in between, then waits for every receipt.
+pub async fn send_all(producer: &Producer, contents: &[String]) -> anyhow::Result<Vec<MessageId>> {
+    let messages = contents
+        .iter()
+        .map(|content| OutgoingMessage::new(content.clone()));
+    send_messages(producer, messages.collect()).await
+}
+
+pub async fn send_messages(
+    producer: &Producer,
+    messages: Vec<OutgoingMessage>,
+) -> anyhow::Result<Vec<MessageId>> {
+    let mut receipts = Vec::new();
+    for message in messages {
+        receipts.push(producer.enqueue(message).await?);
+    }
+    producer.flush().await?;
+    let mut ids = Vec::new();
+    for receipt in receipts {
+        ids.push(receipt.await?);
+    }
+    Ok(ids)
+}
+
+pub fn text(message: &ReceivedMessage) -> String {
+    String::from_utf8_lossy(&message.payload).into_owned()
+}
+
+/// The next message; fails when none comes.
+pub async fn next(consumer: &Consumer) -> anyhow::Result<ReceivedMessage> {
+    Ok(timeout(RECEIVE_TIMEOUT, consumer.recv())
+        .await
+        .context("no message in time")??)
+}
+
+/// Receives and acknowledges that many messages; returns their payloads in order.
+pub async fn receive(consumer: &Consumer, count: usize) -> anyhow::Result<Vec<String>> {
+    let mut contents = Vec::new();
+    for index in 0..count {
+        let message = next(consumer)
+            .await
+            .with_context(|| format!("after {index} messages"))?;
+        contents.push(text(&message));
+        consumer.ack(&message).await?;
+    }
+    Ok(contents)
+}
+
+/// Fails unless exactly these messages come next.
+pub async fn receive_exactly(
+    consumer: &Consumer,
+    expected: &[String],
+    what: &str,
+) -> anyhow::Result<()> {
+    let seen = receive(consumer, expected.len())
+        .await
+        .context(what.to_owned())?;
+    check_equal(&seen.as_slice(), &expected, what)
+}
+
+/// Fails when a further message comes.
+pub async fn expect_quiet(consumer: &Consumer) -> anyhow::Result<()> {
+    match timeout(QUIET_TIME, consumer.recv()).await {
+        Ok(message) => bail!("unexpected message {:?}", message?.payload),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Receives from several consumers in turn until that many came: one list per consumer.
+pub async fn receive_shared(
+    consumers: &[Consumer],
+    count: usize,
+) -> anyhow::Result<Vec<Vec<ReceivedMessage>>> {
+    let mut lists: Vec<Vec<ReceivedMessage>> = consumers.iter().map(|_| Vec::new()).collect();
+    let end = Instant::now() + RECEIVE_TIMEOUT;
+    let mut received = 0;
+    while received < count && Instant::now() < end {
+        for (consumer, list) in consumers.iter().zip(&mut lists) {
+            while let Ok(message) = timeout(Duration::from_millis(50), consumer.recv()).await {
+                let message = message?;
+                consumer.ack(&message).await?;
+                list.push(message);
+                received += 1;
+            }
+        }
+    }
+    ensure!(received == count, "{received} of {count} messages came");
+    Ok(lists)
+}
+
+pub fn check_equal<T: PartialEq + Debug>(seen: &T, expected: &T, what: &str) -> anyhow::Result<()> {
+    ensure!(
+        seen == expected,
+        "{what}: expected {expected:.300?}, got {seen:.300?}"
+    );
+    Ok(())
+}
