@@ -103,6 +103,12 @@ impl Session {
         &self.connection
     }
 
+    /// Whether both are the same connection.
+    #[cfg(test)]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.routes, &other.routes)
+    }
+
     /// From now on `events` gets what is for this producer, until the route is dropped or `on_detached` was called. To be
     /// called before PRODUCER is sent. `None` when the connection has ended.
     ///

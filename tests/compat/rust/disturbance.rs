@@ -234,7 +234,7 @@ async fn start(
 }
 
 /// Says "RUNNING disturbance" when messages flow, then runs until a line (or the end) comes on standard input.
-pub async fn disturbance(service: &Service) -> anyhow::Result<String> {
+pub(crate) async fn disturbance(service: &Service) -> anyhow::Result<String> {
     let halves = service.partitioned_topic("disturbance-failover", 2)?;
     let key_based = ProducerOptions {
         batching: Some(BatchingOptions {
