@@ -5,7 +5,7 @@ For each specification (codec, batched or not, chunked, with a schema) each clie
 own, and each client reads every topic. All readers have to see what was written: payload, key, ordering key, properties,
 event time, and the same schema version. Prints one line per writer and specification, and `N passed, N failed`.
 
-    cargo build --release --examples && tests/compat/interop.py [--via direct|gateway] [--client own] [--spec NAME]
+    tests/compat/interop.py [--via direct|gateway] [--client own] [--spec NAME]
 """
 
 import argparse
@@ -93,7 +93,7 @@ def clients():
     """The command line of each client."""
     python = programs.python()[0]
     class_path = programs.compile_java(HERE / "interop", BUILD / "interop-java")
-    return {"own": [BUILD.parent / "release/examples/interop"], "python": [python, HERE / "interop/interop.py"],
+    return {"own": programs.example("interop"), "python": [python, HERE / "interop/interop.py"],
             "java": programs.java_launcher(class_path, "Interop")}
 
 
