@@ -56,7 +56,9 @@ pub enum Command {
 /// # Errors
 /// With the exit code, after help, version or an error was printed: 0 for the former two, [`EXIT_USAGE`] for an error.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, ExitCode> {
-    let arguments = messages::from_pulsar_client(arguments).into_iter().collect();
+    let arguments = messages::from_pulsar_client(arguments)
+        .into_iter()
+        .collect();
     parse_known(perf::prepare(arguments)?)
 }
 
