@@ -4,7 +4,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stdout,
+    clippy::indexing_slicing,
     reason = "a test that meets the unexpected shall panic, and the figures are worth a look"
 )]
 

@@ -197,6 +197,9 @@ pub enum ClientError {
         /// Why not.
         error: Arc<ConnectError>,
     },
+    /// No address of the service URL can be connected to.
+    #[error("no connection to the service URL: {0}")]
+    ServiceUrl(Arc<ConnectError>),
     /// The broker refused, or did not answer.
     #[error(transparent)]
     Request(#[from] RequestError),
@@ -237,7 +240,7 @@ impl ClientError {
                 LookupError::Failure(failure) => failure.refusal().is_none_or(is_passing),
                 LookupError::UnexpectedAnswer(_) => false,
             },
-            Self::Connect { error, .. } => match &**error {
+            Self::Connect { error, .. } | Self::ServiceUrl(error) => match &**error {
                 ConnectError::Refused { code, .. } => is_passing(*code),
                 ConnectError::TlsUnsupported
                 | ConnectError::TlsConfig(_)
@@ -266,7 +269,7 @@ impl ClientError {
                 LookupError::Failure(failure) => failure.refusal(),
                 LookupError::UnexpectedAnswer(_) => None,
             },
-            Self::Connect { error, .. } => match &**error {
+            Self::Connect { error, .. } | Self::ServiceUrl(error) => match &**error {
                 ConnectError::Refused { code, .. } => Some(*code),
                 _ => None,
             },

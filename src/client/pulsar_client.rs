@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     backoff::BackoffPolicy,
     connection::ConnectionOptions,
-    error::ClientError,
+    error::{ClientError, ConnectError},
     lookup::{BrokerLookup, LookupClient},
     pool::BrokerPool,
     session::Session,
@@ -176,6 +176,11 @@ impl PulsarClient {
             )
         });
         client.clone()
+    }
+
+    /// A connection for what any broker can answer. One attempt. Cancel-safe.
+    pub(crate) async fn session_for_any(&self) -> Result<Session, ConnectError> {
+        self.shared.sessions.to_any().await
     }
 
     /// A connection to the broker that serves a topic, `assigned` if the topic's last broker named its successor. One

@@ -52,6 +52,14 @@ pub(crate) trait ConsumerEvents: Send + Sync {
     fn on_detached(&self, detached: Detached);
 }
 
+/// What a broker sends to who watches the topics of a namespace (PIP-145). Called on the connection's task: never blocks.
+pub(crate) trait WatcherEvents: Send + Sync {
+    /// Topics came or went.
+    fn on_update(&self);
+    /// The broker, or the end of the connection, ended the watch; nothing follows.
+    fn on_detached(&self);
+}
+
 /// Why a producer or consumer is no longer known to the broker.
 #[derive(Debug, Clone)]
 pub(crate) enum Detached {
@@ -95,6 +103,12 @@ impl Session {
         &self.connection
     }
 
+    /// Whether both are the same connection.
+    #[cfg(test)]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.routes, &other.routes)
+    }
+
     /// From now on `events` gets what is for this producer, until the route is dropped or `on_detached` was called. To be
     /// called before PRODUCER is sent. `None` when the connection has ended.
     ///
@@ -117,6 +131,17 @@ impl Session {
     ) -> Option<Route> {
         self.attach(RouteKey::Consumer(consumer_id), |routes| {
             insert(&mut routes.consumers, consumer_id, events);
+        })
+    }
+
+    /// As [`attach_producer`](Self::attach_producer), for WATCH_TOPIC_LIST.
+    pub(crate) fn attach_watcher(
+        &self,
+        watcher_id: u64,
+        events: Arc<dyn WatcherEvents>,
+    ) -> Option<Route> {
+        self.attach(RouteKey::Watcher(watcher_id), |routes| {
+            insert(&mut routes.watchers, watcher_id, events);
         })
     }
 
@@ -153,12 +178,13 @@ impl Drop for Route {
     fn drop(&mut self) {
         let mut routes = self.routes.write();
         // Dropped outside of the lock: its owner may drop further things with it.
-        let (producer, consumer) = match self.key {
-            RouteKey::Producer(id) => (routes.producers.remove(&id), None),
-            RouteKey::Consumer(id) => (None, routes.consumers.remove(&id)),
+        let (producer, consumer, watcher) = match self.key {
+            RouteKey::Producer(id) => (routes.producers.remove(&id), None, None),
+            RouteKey::Consumer(id) => (None, routes.consumers.remove(&id), None),
+            RouteKey::Watcher(id) => (None, None, routes.watchers.remove(&id)),
         };
         drop(routes);
-        drop((producer, consumer));
+        drop((producer, consumer, watcher));
     }
 }
 
@@ -166,12 +192,14 @@ impl Drop for Route {
 enum RouteKey {
     Producer(u64),
     Consumer(u64),
+    Watcher(u64),
 }
 
 #[derive(Default)]
 struct Routes {
     producers: HashMap<u64, Arc<dyn ProducerEvents>>,
     consumers: HashMap<u64, Arc<dyn ConsumerEvents>>,
+    watchers: HashMap<u64, Arc<dyn WatcherEvents>>,
     /// The connection has ended: nobody may be added, since nothing would ever be told.
     ended: bool,
 }
@@ -181,6 +209,7 @@ impl std::fmt::Debug for Routes {
         f.debug_struct("Routes")
             .field("producers", &self.producers.len())
             .field("consumers", &self.consumers.len())
+            .field("watchers", &self.watchers.len())
             .field("ended", &self.ended)
             .finish()
     }
@@ -327,6 +356,18 @@ impl Router {
                     consumer.on_end_of_topic();
                 }
             }
+            Command::WatchTopicUpdate(update) => {
+                let watcher = self.routes.read().watchers.get(&update.watcher_id).cloned();
+                if let Some(watcher) = watcher {
+                    watcher.on_update();
+                }
+            }
+            Command::WatchTopicListClose(close) => {
+                let watcher = self.routes.write().watchers.remove(&close.watcher_id);
+                if let Some(watcher) = watcher {
+                    watcher.on_detached();
+                }
+            }
             other => {
                 debug!(
                     command = name_of(other.command_type()),
@@ -361,14 +402,18 @@ impl FrameSink for Router {
     fn on_end(&mut self, reason: &CloseReason) {
         // Receipts that came before the end count: their messages need not be sent again.
         let _ = self.flush();
-        let (producers, consumers) = {
+        let (producers, consumers, watchers) = {
             let mut routes = self.routes.write();
             routes.ended = true;
             (
                 std::mem::take(&mut routes.producers),
                 std::mem::take(&mut routes.consumers),
+                std::mem::take(&mut routes.watchers),
             )
         };
+        for events in watchers.into_values() {
+            events.on_detached();
+        }
         for events in producers.into_values() {
             events.on_detached(Detached::Disconnected(reason.clone()));
         }

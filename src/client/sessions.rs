@@ -68,6 +68,21 @@ impl Sessions {
         Ok(session.clone())
     }
 
+    /// A session with an address of the service URL, for what any broker can answer. Cancel-safe.
+    pub(crate) async fn to_any(&self) -> Result<Session, ConnectError> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let addresses = &self.service_url.addresses;
+        let address = addresses.iter().cycle().nth(turn % addresses.len().max(1));
+        let Some(address) = address else {
+            return Err(ConnectError::ClosedDuringHandshake);
+        };
+        self.to(&BrokerLookup {
+            address: address.clone(),
+            proxy_through_service_url: false,
+        })
+        .await
+    }
+
     /// The slot of a key; a fresh one where its connection has ended.
     fn slot(&self, key: Key) -> Slot {
         let mut open = self.open.lock();

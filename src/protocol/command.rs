@@ -246,10 +246,9 @@ impl Command {
     /// As [`Command::decode`].
     #[inline]
     pub fn decode_borrowed(bytes: &[u8]) -> Result<Command, CommandError> {
-        match hot::decode(bytes) {
-            Some(command) => Ok(command),
-            None => Command::decode_generated(&Bytes::copy_from_slice(bytes)),
-        }
+        hot::decode_or(bytes, || {
+            Command::decode_generated(&Bytes::copy_from_slice(bytes))
+        })
     }
 
     /// As [`Command::decode`], by the generated code alone: the reference for the hand-written code.

@@ -14,6 +14,15 @@ use pulsegate::{
 /// A case.
 pub(crate) type Case = fn(Context) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
+/// The table of the cases of a module: functions of a [`Context`].
+macro_rules! cases {
+    ($($name:ident),+ $(,)?) => {
+        pub(crate) fn cases() -> Vec<(&'static str, $crate::context::Case)> {
+            vec![$( (stringify!($name), |context| Box::pin($name(context))) ),+]
+        }
+    };
+}
+
 /// A cluster and a name that no other run has.
 pub(crate) struct Context {
     pub(crate) service_url: String,

@@ -3,11 +3,13 @@
 //! Each case prints `PASS case` or `FAIL case: why`; the exit status is 1 when one failed. `run.py` in this folder starts
 //! clusters, gateways and proxies and calls this. Without arguments, as `cargo test` runs it, it does nothing.
 
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, clippy::indexing_slicing)]
 
-mod consumer_cases;
+#[macro_use]
 mod context;
+mod consumer_cases;
 mod producer_cases;
+mod reader_cases;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -16,6 +18,7 @@ use context::{Case, Context};
 fn cases() -> Vec<(&'static str, Case)> {
     let mut cases = consumer_cases::cases();
     cases.extend_from_slice(producer_cases::CASES);
+    cases.extend(reader_cases::cases());
     cases
 }
 

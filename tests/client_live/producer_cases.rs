@@ -12,6 +12,7 @@ use pulsegate::client::{
 };
 use pulsegate::naming::TopicName;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::context::{Case, Context};
 
@@ -74,7 +75,7 @@ async fn unbatched(context: Context) -> anyhow::Result<()> {
     let topic = context.topic("unbatched");
     let producer = context.client.producer(&topic, unbatched_options()).await?;
     let ids = send_all(&producer, (0..2000).map(|index| text(index, index))).await?;
-    ensure!(ids.windows(2).all(|pair| pair[0] < pair[1]), "ids go up");
+    ensure!(ids.iter().is_sorted(), "ids go up");
     ensure!(ids.iter().all(|id| id.batch_index.is_none()));
     ensure!(producer.last_sequence_id() == Some(1999));
     producer.close().await?;
@@ -98,7 +99,7 @@ async fn batched(context: Context) -> anyhow::Result<()> {
     };
     let producer = context.client.producer(&topic, options).await?;
     let ids = send_all(&producer, (0..5000).map(|index| text(index, index % 300))).await?;
-    ensure!(ids.windows(2).all(|pair| pair[0] < pair[1]), "ids go up");
+    ensure!(ids.iter().is_sorted(), "ids go up");
     ensure!(ids.iter().filter(|id| id.batch_size == Some(100)).count() > 4000);
     // By the delay alone, and one alone is no batch.
     let id = producer.send(text(5000, 0)).await?;
@@ -224,8 +225,8 @@ async fn partitioned(context: Context) -> anyhow::Result<()> {
     let producer = context.client.producer(&topic, options).await?;
     let ids = send_all(&producer, (400..450).map(|index| text(index, 0))).await?;
     ensure!(
-        ids.windows(2)
-            .all(|pair| pair[0].partition == pair[1].partition)
+        ids.iter()
+            .all(|id| Some(id.partition) == ids.first().map(|first| first.partition))
     );
     producer.close().await?;
     let producer = context.client.producer(&topic, unbatched_options()).await?;
@@ -307,11 +308,13 @@ async fn wait_for_exclusive(context: Context) -> anyhow::Result<()> {
     let first = context.client.producer(&topic, mode.clone()).await?;
     first.send(text(0, 0)).await?;
     let (client, other_topic) = (context.client.clone(), topic.clone());
-    let mut second = tokio::spawn(async move { client.producer(&other_topic, mode).await });
-    let early = tokio::time::timeout(Duration::from_secs(2), &mut second).await;
+    let mut second = JoinSet::new();
+    second.spawn(async move { client.producer(&other_topic, mode).await });
+    let early = tokio::time::timeout(Duration::from_secs(2), second.join_next()).await;
     ensure!(early.is_err(), "the second must wait");
     first.close().await?;
-    let second = tokio::time::timeout(Duration::from_secs(10), second).await???;
+    let second = tokio::time::timeout(Duration::from_secs(10), second.join_next()).await?;
+    let second = second.context("one task")???;
     ensure!(
         second.topic_epoch() == Some(1),
         "{:?}",
@@ -464,10 +467,10 @@ async fn disturbed(context: Context) -> anyhow::Result<()> {
         let _ = stop.send(true);
     });
     println!("READY");
-    let mut tasks = Vec::new();
+    let mut tasks = JoinSet::new();
     for (topic, producer) in streams {
         let stopped = stopped.clone();
-        tasks.push(tokio::spawn(async move {
+        tasks.spawn(async move {
             let mut receipts = Vec::new();
             let mut index = 0;
             while !*stopped.borrow() {
@@ -488,10 +491,10 @@ async fn disturbed(context: Context) -> anyhow::Result<()> {
             producer.close().await?;
             wrote(&topic, &(0..index).collect::<Vec<_>>(), json!({}));
             anyhow::Ok(())
-        }));
+        });
     }
-    for task in tasks {
-        task.await??;
+    while let Some(done) = tasks.join_next().await {
+        done??;
     }
     Ok(())
 }

@@ -561,5 +561,4 @@ const INTERNAL_STATS: &[&str] = &[
     "cursors.*.readPosition",
     "cursors.*.individuallyDeletedMessages",
     "cursors.*.messagesConsumedCounter",
-    "cursors.*.state",
 ];

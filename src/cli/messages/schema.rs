@@ -414,14 +414,17 @@ fn with_fields(json: Value, definition: &Definition) -> Value {
     }
 }
 
-/// Key and value of an inline pair, each of which may be none.
-fn split_inline(both: &[u8]) -> Option<(Option<&[u8]>, Option<&[u8]>)> {
+/// The key or the value of an inline pair, which may be none.
+type Part<'a> = Option<&'a [u8]>;
+
+/// Key and value of an inline pair.
+fn split_inline(both: &[u8]) -> Option<(Part<'_>, Part<'_>)> {
     let (key, rest) = split_part(both)?;
     let (value, rest) = split_part(rest)?;
     rest.is_empty().then_some((key, value))
 }
 
-fn split_part(bytes: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
+fn split_part(bytes: &[u8]) -> Option<(Part<'_>, &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     match i32::from_be_bytes(*length) {
         -1 => Some((None, rest)),

@@ -196,32 +196,22 @@ impl Acknowledgements {
             batch_size: None,
             rank,
         };
-        let cumulative = match id.batch_index {
+        let left = match id.batch_index {
+            None => None,
+            Some(index) => self.take_up_to(position, index, id.batch_size)?,
+        };
+        let cumulative = match left {
             None => whole,
-            Some(index) => {
-                let size = id.batch_size.ok_or(NoBatchSize)?;
-                let next = index.saturating_add(1);
-                if next >= size {
-                    whole
-                } else if self.batch_index_ack {
-                    let mut left = match self.batches.get(&position) {
-                        Some(batch) => batch.left.clone(),
-                        None => AckSet::starting_at(0, size),
-                    };
-                    left.remove_before(next);
-                    Cumulative {
-                        ack_set: left.to_wire(),
-                        batch_size: Some(size),
-                        ..whole
-                    }
-                } else {
-                    // The entry before; in front of the first entry of a ledger it is -1 on the wire.
-                    Cumulative {
-                        position: (id.ledger_id, id.entry_id.wrapping_sub(1)),
-                        ..whole
-                    }
-                }
-            }
+            Some(batch) if self.batch_index_ack => Cumulative {
+                ack_set: batch.left.to_wire(),
+                batch_size: Some(batch.size),
+                ..whole
+            },
+            // The entry before; in front of the first entry of a ledger it is -1 on the wire.
+            Some(_) => Cumulative {
+                position: (id.ledger_id, id.entry_id.wrapping_sub(1)),
+                ..whole
+            },
         };
         let is_whole = cumulative.ack_set.is_empty() && cumulative.position == position;
         let covers = |entry: &Position| *entry < position || (is_whole && *entry == position);
@@ -232,6 +222,30 @@ impl Acknowledgements {
         self.cumulative = Some(cumulative);
         self.collected(now);
         Ok(())
+    }
+
+    /// Takes a message of a batch and those before it. `None`: nothing is left.
+    fn take_up_to(
+        &mut self,
+        position: Position,
+        index: u32,
+        size: Option<u32>,
+    ) -> Result<Option<Batch>, NoBatchSize> {
+        let size = size.ok_or(NoBatchSize)?;
+        let next = index.saturating_add(1);
+        let mut batch = match self.batches.remove(&position) {
+            Some(batch) => batch,
+            None => Batch {
+                left: AckSet::starting_at(0, size),
+                size,
+            },
+        };
+        batch.left.remove_before(next);
+        if batch.left.is_empty() {
+            return Ok(None);
+        }
+        self.remember(position, batch.clone());
+        Ok(Some(batch))
     }
 
     fn collected(&mut self, now: Duration) {
@@ -341,3 +355,179 @@ const BATCHES_MAX: usize = 65_536;
 
 /// Messages in several entries that were delivered and not acknowledged.
 const CHUNKED_MAX: usize = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(entry_id: u64, batch: Option<(u32, u32)>) -> MessageId {
+        MessageId {
+            batch_index: batch.map(|(index, _)| index),
+            batch_size: batch.map(|(_, size)| size),
+            ..MessageId::of_entry(1, entry_id)
+        }
+    }
+
+    fn taken(acknowledgements: &mut Acknowledgements) -> Vec<CommandAck> {
+        let mut commands = Vec::new();
+        acknowledgements.take(9, &mut commands);
+        commands
+    }
+
+    /// What a broker knows to be acknowledged after these commands: whole entries and single messages of batches of 3.
+    fn apply(commands: &[CommandAck], known: &mut BTreeSet<(u64, u32)>, entries: u64) {
+        for command in commands {
+            let cumulative = command.ack_type == i32::from(AckType::Cumulative);
+            for id in &command.message_id {
+                let last = id.entry_id.wrapping_add(1);
+                let whole = if id.ack_set.is_empty() {
+                    last
+                } else {
+                    last - 1
+                };
+                let from = if cumulative { 0 } else { id.entry_id };
+                for entry in (from..whole).filter(|entry| *entry < entries) {
+                    known.extend((0..3).map(|index| (entry, index)));
+                }
+                if !id.ack_set.is_empty() {
+                    let is_gone = |index: &u32| id.ack_set[0] >> index & 1 == 0;
+                    known.extend((0..3).filter(is_gone).map(|index| (id.entry_id, index)));
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// With batch indexes a broker learns exactly what was acknowledged; without them nothing more than that, and
+        /// every entry of which all messages were.
+        #[test]
+        fn brokers_learn_what_was_acknowledged(
+            batch_index_ack: bool,
+            steps in proptest::collection::vec((0u64..6, 0u32..3, 0u8..8), 1..60),
+        ) {
+            let mut acknowledgements = Acknowledgements::new(Some(AckGrouping::default()), batch_index_ack);
+            let mut model = BTreeSet::new();
+            let mut known = BTreeSet::new();
+            for (entry, index, kind) in steps {
+                let id = id(entry, Some((index, 3)));
+                match kind {
+                    0 => {
+                        acknowledgements.cumulative(&id, Duration::ZERO).unwrap();
+                        model.extend((0..entry).flat_map(|entry| (0..3).map(move |index| (entry, index))));
+                        model.extend((0..=index).map(|index| (entry, index)));
+                    }
+                    1 => apply(&taken(&mut acknowledgements), &mut known, 6),
+                    _ => {
+                        acknowledgements.individual(&id, Duration::ZERO).unwrap();
+                        model.insert((entry, index));
+                    }
+                }
+            }
+            apply(&taken(&mut acknowledgements), &mut known, 6);
+            prop_assert!(known.is_subset(&model), "{known:?} beyond {model:?}");
+            if batch_index_ack {
+                prop_assert_eq!(&known, &model);
+            }
+            prop_assert!(acknowledgements.deadline().is_none());
+        }
+    }
+
+    #[test]
+    fn an_entry_is_acknowledged_when_all_its_messages_are() {
+        let mut acknowledgements = Acknowledgements::new(Some(AckGrouping::default()), false);
+        for index in [2, 0] {
+            let done = acknowledgements.individual(&id(5, Some((index, 3))), Duration::ZERO);
+            assert_eq!(done, Ok(false));
+        }
+        assert_eq!(acknowledgements.deadline(), None);
+        let done = acknowledgements.individual(&id(5, Some((1, 3))), Duration::ZERO);
+        assert_eq!(done, Ok(true));
+        let commands = taken(&mut acknowledgements);
+        assert_eq!(commands.len(), 1);
+        assert_eq!(commands[0].message_id, [data((1, 5))]);
+    }
+
+    #[test]
+    fn many_are_sent_together_at_the_first_ones_time_and_at_once_when_they_are_too_many() {
+        let grouping = AckGrouping {
+            max_delay: Duration::from_millis(100),
+            max_messages: 3,
+        };
+        let mut acknowledgements = Acknowledgements::new(Some(grouping), false);
+        let ms = Duration::from_millis;
+        acknowledgements.individual(&id(0, None), ms(10)).unwrap();
+        acknowledgements.individual(&id(1, None), ms(50)).unwrap();
+        assert_eq!(acknowledgements.deadline(), Some(ms(110)));
+        acknowledgements.individual(&id(2, None), ms(60)).unwrap();
+        assert_eq!(acknowledgements.deadline(), Some(ms(60)));
+        assert_eq!(taken(&mut acknowledgements)[0].message_id.len(), 3);
+        assert_eq!(acknowledgements.deadline(), None);
+    }
+
+    #[test]
+    fn a_message_in_several_entries_is_acknowledged_with_all_of_them() {
+        let mut acknowledgements = Acknowledgements::new(None, false);
+        acknowledgements.delivered_in_chunks(vec![(1, 3), (1, 4), (1, 6)]);
+        acknowledgements
+            .individual(&id(6, None), Duration::ZERO)
+            .unwrap();
+        let expected = [data((1, 3)), data((1, 4)), data((1, 6))];
+        assert_eq!(taken(&mut acknowledgements)[0].message_id, expected);
+    }
+
+    #[test]
+    fn what_a_broker_says_to_be_acknowledged_need_not_be_again() {
+        let mut acknowledgements = Acknowledgements::new(None, false);
+        acknowledgements.delivered_in_part((1, 3), &[0b100], 3);
+        let done = acknowledgements.individual(&id(3, Some((2, 3))), Duration::ZERO);
+        assert_eq!(done, Ok(true));
+    }
+
+    #[test]
+    fn what_was_acknowledged_cumulatively_counts_for_its_batch() {
+        let mut acknowledgements = Acknowledgements::new(None, false);
+        let now = Duration::ZERO;
+        acknowledgements
+            .cumulative(&id(3, Some((1, 3))), now)
+            .unwrap();
+        let before = taken(&mut acknowledgements);
+        assert_eq!(before[0].message_id, [data((1, 2))]);
+        assert_eq!(
+            acknowledgements.individual(&id(3, Some((2, 3))), now),
+            Ok(true)
+        );
+    }
+
+    #[test]
+    fn an_id_of_a_batch_needs_its_size() {
+        let mut acknowledgements = Acknowledgements::new(None, false);
+        let id = MessageId {
+            batch_index: Some(1),
+            ..MessageId::of_entry(1, 1)
+        };
+        assert_eq!(
+            acknowledgements.individual(&id, Duration::ZERO),
+            Err(NoBatchSize)
+        );
+        assert_eq!(
+            acknowledgements.cumulative(&id, Duration::ZERO),
+            Err(NoBatchSize)
+        );
+        assert!(taken(&mut acknowledgements).is_empty());
+    }
+
+    #[test]
+    fn batches_of_which_some_are_acknowledged_are_bounded() {
+        let mut acknowledgements = Acknowledgements::new(None, false);
+        for entry in 0..=BATCHES_MAX {
+            let entry = u64::try_from(entry).unwrap();
+            let of_batch = id(entry, Some((0, 2)));
+            acknowledgements
+                .individual(&of_batch, Duration::ZERO)
+                .unwrap();
+        }
+        assert_eq!(acknowledgements.batches.len(), BATCHES_MAX);
+    }
+}

@@ -2,11 +2,15 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use regex::Regex;
+use tokio::sync::Notify;
 use tracing::debug;
 
 use super::{
@@ -14,8 +18,16 @@ use super::{
     set::ConsumerSet,
 };
 use crate::{
-    client::{error::ClientError, pulsar_client::PulsarClient},
+    client::{
+        error::{ClientError, CloseReason, RequestError},
+        pulsar_client::PulsarClient,
+        session::{Route, WatcherEvents},
+    },
     naming::{NamespaceName, TopicName},
+    protocol::{
+        command::{Command, name_of},
+        proto::pulsar::{CommandWatchTopicList, FeatureFlags},
+    },
 };
 
 /// Finds topics.
@@ -25,6 +37,8 @@ pub(super) enum Matcher {
     Pattern {
         namespace: NamespaceName,
         pattern: Regex,
+        /// As brokers are told it.
+        source: String,
         mode: TopicMode,
     },
 }
@@ -40,14 +54,15 @@ impl Matcher {
                 mode,
             } => {
                 // The whole name has to match, and the scheme does not count: both as in Apache's clients.
-                let pattern = pattern
+                let source = pattern
                     .split_once("://")
                     .map_or(&*pattern, |(_, rest)| rest);
-                let pattern = Regex::new(&format!("^(?:{pattern})$"))
+                let pattern = Regex::new(&format!("^(?:{source})$"))
                     .map_err(|_| ClientError::InvalidOptions("the pattern is malformed"))?;
                 Ok(Self::Pattern {
                     namespace,
                     pattern,
+                    source: source.to_owned(),
                     mode,
                 })
             }
@@ -76,6 +91,7 @@ impl Matcher {
                 namespace,
                 pattern,
                 mode,
+                ..
             } => {
                 let names = retry(client, || {
                     client.lookups().topics_of_namespace(namespace, *mode)
@@ -157,6 +173,68 @@ async fn retry<T, F: Future<Output = Result<T, crate::client::LookupError>>>(
     }
 }
 
+/// Has a broker tell when topics of a pattern come or go (PIP-145). What it tells is only a reason to look again.
+#[derive(Debug, Default)]
+struct Watch {
+    has_changed: Notify,
+    is_open: AtomicBool,
+}
+
+impl WatcherEvents for Watch {
+    fn on_update(&self) {
+        self.has_changed.notify_one();
+    }
+
+    fn on_detached(&self) {
+        self.is_open.store(false, Ordering::Release);
+    }
+}
+
+/// Begins to watch. `Ok(None)`: the broker does not do that.
+async fn watch(
+    client: &PulsarClient,
+    matcher: &Matcher,
+    events: &Arc<Watch>,
+) -> Result<Option<Route>, ClientError> {
+    let Matcher::Pattern {
+        namespace, source, ..
+    } = matcher
+    else {
+        return Ok(None);
+    };
+    let session = client
+        .session_for_any()
+        .await
+        .map_err(|error| ClientError::ServiceUrl(Arc::new(error)))?;
+    let flags = session.connection().connected().feature_flags.as_ref();
+    if !flags.is_some_and(FeatureFlags::supports_topic_watchers) {
+        return Ok(None);
+    }
+    let watcher_id = client.next_id();
+    let closed = || RequestError::Closed(CloseReason::EndOfStream);
+    let route = session
+        .attach_watcher(watcher_id, Arc::clone(events) as Arc<dyn WatcherEvents>)
+        .ok_or_else(closed)?;
+    let command = Command::from(CommandWatchTopicList {
+        request_id: 0,
+        watcher_id,
+        namespace: namespace.to_string(),
+        topics_pattern: source.clone(),
+        topics_hash: None,
+    });
+    events.is_open.store(true, Ordering::Release);
+    match session.connection().request(command).await? {
+        Command::WatchTopicListSuccess(_) => {
+            // What came between the last look and now was told to nobody.
+            events.on_update();
+            Ok(Some(route))
+        }
+        answer => Err(ClientError::UnexpectedAnswer(name_of(
+            answer.command_type(),
+        ))),
+    }
+}
+
 /// Looks for new topics from time to time while the consumer is there.
 pub(super) struct Discovery {
     matcher: Matcher,
@@ -196,8 +274,34 @@ impl Discovery {
     }
 
     async fn look_again_and_again(self) {
+        let events = Arc::new(Watch::default());
+        let mut watching = None;
+        let mut is_watchable = self.matcher.is_pattern();
         loop {
-            tokio::time::sleep(self.interval).await;
+            let Some(set) = self.set.upgrade() else {
+                return;
+            };
+            if is_watchable && !events.is_open.load(Ordering::Acquire) {
+                drop(watching.take());
+                match watch(&set.client, &self.matcher, &events).await {
+                    Ok(route) => {
+                        is_watchable = route.is_some();
+                        watching = route;
+                    }
+                    Err(error) => {
+                        // A proxy in between may know nothing of it: then looking from time to time has to do.
+                        debug!(%error, "topics cannot be watched");
+                        is_watchable = error.is_retryable()
+                            && !matches!(error, ClientError::Request(RequestError::Closed(_)));
+                        events.is_open.store(false, Ordering::Release);
+                    }
+                }
+            }
+            drop(set);
+            tokio::select! {
+                () = tokio::time::sleep(self.interval) => {}
+                () = events.has_changed.notified() => {}
+            }
             let Some(set) = self.set.upgrade() else {
                 return;
             };

@@ -100,3 +100,75 @@ impl Delayed {
 
 /// Removed entries that are not worth a walk over all.
 const SPARE: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Add(u64),
+        Remove(u64),
+        RemoveTo(u64),
+        Take,
+        Wait(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0u64..20).prop_map(Step::Add),
+            2 => (0u64..20).prop_map(Step::Remove),
+            1 => (0u64..20).prop_map(Step::RemoveTo),
+            2 => Just(Step::Take),
+            3 => (0u64..8).prop_map(Step::Wait),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn each_is_due_once_a_delay_after_it_was_added(steps in proptest::collection::vec(step(), 0..200)) {
+            let mut delayed = Delayed::new(Duration::from_millis(10));
+            let mut model: BTreeMap<Position, Duration> = BTreeMap::new();
+            let mut now = Duration::ZERO;
+            for step in steps {
+                match step {
+                    Step::Add(entry) => {
+                        delayed.add((0, entry), now);
+                        model.entry((0, entry)).or_insert(now + Duration::from_millis(10));
+                    }
+                    Step::Remove(entry) => {
+                        delayed.remove((0, entry));
+                        model.remove(&(0, entry));
+                    }
+                    Step::RemoveTo(entry) => {
+                        delayed.remove_to((0, entry));
+                        model.retain(|position, _| *position > (0, entry));
+                    }
+                    Step::Take => {
+                        let mut taken = BTreeSet::new();
+                        delayed.take_due(now, &mut taken);
+                        let due = |(position, time): (&Position, &Duration)| (*time <= now).then_some(*position);
+                        let expected: BTreeSet<Position> = model.iter().filter_map(due).collect();
+                        model.retain(|_, time| *time > now);
+                        prop_assert_eq!(taken, expected);
+                    }
+                    Step::Wait(ms) => now += Duration::from_millis(ms),
+                }
+                prop_assert_eq!(delayed.deadline(), model.values().min().copied());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_removed_takes_no_memory_for_long() {
+        let mut delayed = Delayed::new(Duration::from_secs(1));
+        delayed.add((0, 0), Duration::ZERO);
+        for entry in 1..100_000 {
+            delayed.add((0, entry), Duration::ZERO);
+            delayed.remove((0, entry));
+        }
+        assert!(delayed.order.len() < 3000, "{}", delayed.order.len());
+    }
+}

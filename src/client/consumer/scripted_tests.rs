@@ -16,9 +16,10 @@ use crate::{
         message::{self, MessageForm},
         proto::pulsar::{
             CommandAckResponse, CommandActiveConsumerChange, CommandCloseConsumer,
-            CommandGetLastMessageIdResponse, CommandMessage, CommandReachedEndOfTopic,
-            CommandSubscribe, CommandSuccess, CompressionType, MessageIdData, MessageMetadata,
-            ServerError, SingleMessageMetadata,
+            CommandConnected, CommandGetLastMessageIdResponse, CommandGetTopicsOfNamespaceResponse,
+            CommandMessage, CommandReachedEndOfTopic, CommandSubscribe, CommandSuccess,
+            CommandWatchTopicListSuccess, CommandWatchTopicUpdate, CompressionType, FeatureFlags,
+            MessageIdData, MessageMetadata, ServerError, SingleMessageMetadata,
             base_command::Type,
             command_ack::{AckType, ValidationError},
         },
@@ -519,6 +520,27 @@ async fn a_seek_that_is_refused_or_not_answered_leaves_the_reader_where_it_was()
 }
 
 #[tokio::test]
+async fn a_seek_that_is_given_up_half_way_leaves_a_consumer_that_receives() {
+    let (broker, client) = broker_with(|script| script).await;
+    let consumer = subscribe(&client, options()).await;
+    subscribed(&broker, 1).await;
+    flow(&broker, 1).await;
+    {
+        let mut seek = std::pin::pin!(consumer.seek(SeekTo::Id(MessageId::earliest())));
+        tokio::select! {
+            biased;
+            result = &mut seek => panic!("nobody answered: {result:?}"),
+            _ = broker.wait_for(Type::Seek, 1) => {}
+        }
+    }
+    let again = subscribed(&broker, 2).await.consumer_id;
+    flow(&broker, 2).await;
+    broker.push(vec![deliver(again, 0, "a")]);
+    assert_eq!(next_text(&consumer).await, "a");
+    broker.stop().await;
+}
+
+#[tokio::test]
 async fn receipts_tell_what_the_broker_answered_and_that_it_did_not() {
     let (broker, client) = broker_with(|script| {
         script.on(Type::Ack, |received| {
@@ -666,6 +688,97 @@ async fn the_end_of_a_topic_and_the_active_consumer_are_told() {
     consumer.close().await;
     assert_eq!(broker.received_of(Type::CloseConsumer).len(), 1);
     assert!(matches!(consumer.recv().await, Err(ReceiveError::Closed)));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_watches_topics_has_new_ones_found_at_once() {
+    let topics = Arc::new(parking_lot::Mutex::new(vec![
+        "persistent://public/default/a-1",
+    ]));
+    let listed = Arc::clone(&topics);
+    let (broker, client) = broker_with(|script| {
+        script
+            .on(Type::Connect, |_| {
+                let connected = CommandConnected {
+                    server_version: "Scripted Broker".to_owned(),
+                    protocol_version: Some(21),
+                    feature_flags: Some(FeatureFlags {
+                        supports_topic_watchers: Some(true),
+                        ..FeatureFlags::default()
+                    }),
+                    ..CommandConnected::default()
+                };
+                vec![Step::Send(Command::from(connected))]
+            })
+            .on(Type::GetTopicsOfNamespace, move |received| {
+                let response = CommandGetTopicsOfNamespaceResponse {
+                    request_id: received.request_id(),
+                    topics: listed
+                        .lock()
+                        .iter()
+                        .map(|name| (*name).to_owned())
+                        .collect(),
+                    ..CommandGetTopicsOfNamespaceResponse::default()
+                };
+                vec![Step::Send(Command::from(response))]
+            })
+            .on(Type::WatchTopicList, |received| {
+                let Command::WatchTopicList(watch) = &received.command else {
+                    return Vec::new();
+                };
+                let success = CommandWatchTopicListSuccess {
+                    request_id: received.request_id(),
+                    watcher_id: watch.watcher_id,
+                    topic: Vec::new(),
+                    topics_hash: String::new(),
+                };
+                vec![Step::Send(Command::from(success))]
+            })
+    })
+    .await;
+    let pattern = Topics::Pattern {
+        namespace: crate::naming::NamespaceName::parse("public/default").unwrap(),
+        pattern: "public/default/a-.*".to_owned(),
+        mode: TopicMode::Persistent,
+    };
+    let never = ConsumerOptions {
+        pattern_discovery: Duration::from_secs(3600),
+        ..options()
+    };
+    let consumer = client.consumer(pattern, never).await.unwrap();
+    let watched = broker.wait_for(Type::WatchTopicList, 1).await;
+    let Command::WatchTopicList(watch) = &watched[0].command else {
+        panic!("{watched:?}")
+    };
+    // The look behind the answer.
+    broker.wait_for(Type::GetTopicsOfNamespace, 2).await;
+    topics.lock().extend([
+        "persistent://public/default/a-2",
+        "persistent://public/default/b-3",
+    ]);
+    broker.push(vec![Step::Send(Command::from(CommandWatchTopicUpdate {
+        watcher_id: watch.watcher_id,
+        ..CommandWatchTopicUpdate::default()
+    }))]);
+    subscribed(&broker, 2).await;
+    let mut changes = consumer.changes();
+    while !consumer.is_connected() || consumer.topics().len() < 2 {
+        changes.changed().await.unwrap();
+    }
+    let names: Vec<Arc<str>> = consumer
+        .topics()
+        .into_iter()
+        .map(|topic| topic.topic)
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "persistent://public/default/a-1",
+            "persistent://public/default/a-2"
+        ]
+        .map(Arc::from)
+    );
     broker.stop().await;
 }
 

@@ -290,6 +290,8 @@ impl TopicConsumer {
             SeekTo::Time(_) => None,
         };
         let before = self.with_state(|state, _| state.seek(id));
+        // Given up half-way, nothing would come any more.
+        let given_up = ReattachOnDrop { topic: Some(self) };
         let command = Command::from(CommandSeek {
             consumer_id,
             request_id: 0,
@@ -306,6 +308,7 @@ impl TopicConsumer {
             },
         });
         let answer = connection.request(command).await;
+        given_up.disarm();
         let result = answer.map_err(ClientError::from).and_then(expect_success);
         {
             let mut inner = self.inner.lock();
@@ -323,6 +326,26 @@ impl TopicConsumer {
         match result {
             Ok(()) => self.connected(Some(ticket)).await.map(|_| ()),
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// Has the consumer of a topic attached again unless it is told that all is well.
+struct ReattachOnDrop<'a> {
+    topic: Option<&'a TopicConsumer>,
+}
+
+impl ReattachOnDrop<'_> {
+    fn disarm(mut self) {
+        self.topic = None;
+    }
+}
+
+impl Drop for ReattachOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(topic) = self.topic {
+            topic.inner.lock().reattach = true;
+            topic.wake.notify_one();
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Writes or reads the messages of a specification with the project's own client. See ../README.md.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, clippy::indexing_slicing)]
 
 use std::{collections::BTreeMap, time::Duration};
 

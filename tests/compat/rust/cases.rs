@@ -21,7 +21,7 @@ use crate::service::{
     receive_shared, send_all, send_messages, text, unbatched,
 };
 
-pub async fn produce_consume(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn produce_consume(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("plain");
     let consumer = service
         .subscribe(&topic, SubscriptionType::Exclusive)
@@ -54,7 +54,10 @@ pub async fn produce_consume(service: &Service) -> anyhow::Result<()> {
 }
 
 /// Messages of several keys, interleaved, and the payloads by key.
-pub fn keyed(keys: usize, each: usize) -> (Vec<OutgoingMessage>, BTreeMap<String, Vec<String>>) {
+pub(crate) fn keyed(
+    keys: usize,
+    each: usize,
+) -> (Vec<OutgoingMessage>, BTreeMap<String, Vec<String>>) {
     let mut messages = Vec::new();
     let mut by_key = BTreeMap::<String, Vec<String>>::new();
     for index in 0..each {
@@ -74,7 +77,7 @@ pub fn keyed(keys: usize, each: usize) -> (Vec<OutgoingMessage>, BTreeMap<String
 }
 
 /// The payloads by key, in the order in which they came.
-pub fn by_key<'a>(
+pub(crate) fn by_key<'a>(
     messages: impl IntoIterator<Item = &'a ReceivedMessage>,
 ) -> BTreeMap<String, Vec<String>> {
     let mut seen = BTreeMap::<String, Vec<String>>::new();
@@ -85,7 +88,7 @@ pub fn by_key<'a>(
     seen
 }
 
-pub async fn partitioned(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn partitioned(service: &Service) -> anyhow::Result<()> {
     let topic = service.partitioned_topic("partitioned", 3)?;
     check_equal(
         &service.client.lookups().partitions(&topic).await?,
@@ -112,7 +115,7 @@ pub async fn partitioned(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn exclusive(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn exclusive(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("exclusive");
     let consumer = service
         .subscribe(&topic, SubscriptionType::Exclusive)
@@ -153,7 +156,7 @@ async fn produce_and_receive(
     Ok(())
 }
 
-pub async fn shared(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn shared(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("shared");
     let mut consumers = Vec::new();
     for _ in 0..2 {
@@ -184,7 +187,7 @@ pub async fn shared(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn failover(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn failover(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("failover");
     let mut consumers = Vec::new();
     for name in ["a", "b"] {
@@ -220,13 +223,13 @@ pub async fn failover(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn key_shared(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn key_shared(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("key-shared");
     keys_stay(service, &topic).await
 }
 
 /// Each key goes to one of two consumers, in order, and both get some.
-pub async fn keys_stay(service: &Service, topic: &TopicName) -> anyhow::Result<()> {
+pub(crate) async fn keys_stay(service: &Service, topic: &TopicName) -> anyhow::Result<()> {
     let mut consumers = Vec::new();
     for _ in 0..2 {
         consumers.push(
@@ -264,7 +267,7 @@ pub async fn keys_stay(service: &Service, topic: &TopicName) -> anyhow::Result<(
     Ok(())
 }
 
-pub async fn batched(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn batched(service: &Service) -> anyhow::Result<()> {
     let options = ProducerOptions {
         batching: Some(BatchingOptions {
             max_messages: 50,
@@ -278,7 +281,7 @@ pub async fn batched(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn unbatched_alone(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn unbatched_alone(service: &Service) -> anyhow::Result<()> {
     let largest = largest_batch(service, &service.topic("unbatched"), unbatched()).await?;
     ensure!(largest <= 1, "messages came in a batch of {largest}");
     Ok(())
@@ -307,7 +310,7 @@ async fn largest_batch(
     Ok(largest)
 }
 
-pub async fn compressed(service: &Service, codec: &str) -> anyhow::Result<()> {
+pub(crate) async fn compressed(service: &Service, codec: &str) -> anyhow::Result<()> {
     let compression = match codec {
         "none" => CompressionType::None,
         "lz4" => CompressionType::Lz4,
@@ -334,7 +337,7 @@ pub async fn compressed(service: &Service, codec: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn chunked(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn chunked(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("chunked");
     let consumer = service
         .subscribe(&topic, SubscriptionType::Exclusive)
@@ -370,7 +373,7 @@ pub async fn chunked(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn reader(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn reader(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("reader");
     let producer = service.producer(&topic, ProducerOptions::default()).await?;
     let ids = send_all(&producer, &payloads(0, 20)).await?;
@@ -399,7 +402,7 @@ async fn read_exactly(
     Ok(())
 }
 
-pub async fn seek_by_id(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn seek_by_id(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("seek-id");
     let consumer = service
         .subscribe(&topic, SubscriptionType::Exclusive)
@@ -416,7 +419,7 @@ pub async fn seek_by_id(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn seek_by_time(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn seek_by_time(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("seek-time");
     let consumer = service
         .subscribe(&topic, SubscriptionType::Exclusive)

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{bail, ensure};
 use pulsegate::{
     client::{
-        Consumer, OutgoingMessage, Producer, ProducerOptions,
+        Consumer, MessageId, OutgoingMessage, Producer, ProducerOptions, SendError,
         consumer::{ReceivedMessage, SubscriptionType},
         producer::BatchingOptions,
     },
@@ -27,6 +27,9 @@ const TIME_BETWEEN_MESSAGES: Duration = Duration::from_millis(10);
 const DRAIN_TIME: Duration = Duration::from_secs(90);
 const NUMBER_OF_KEYS: usize = 8;
 const RECEIPTS_WAITED_FOR: usize = 2000;
+
+/// What became of a numbered message.
+type Answer = (usize, Result<MessageId, SendError>);
 
 /// One topic: what was sent, acknowledged by the broker and received.
 struct Flow {
@@ -101,10 +104,7 @@ impl Flow {
         }
     }
 
-    fn on_receipt<T, E: std::fmt::Display>(
-        &self,
-        receipt: Option<Result<(usize, Result<T, E>), tokio::task::JoinError>>,
-    ) {
+    fn on_receipt(&self, receipt: Option<Result<Answer, tokio::task::JoinError>>) {
         match receipt {
             Some(Ok((number, Ok(_)))) => {
                 self.seen
@@ -234,7 +234,7 @@ async fn start(
 }
 
 /// Says "RUNNING disturbance" when messages flow, then runs until a line (or the end) comes on standard input.
-pub async fn disturbance(service: &Service) -> anyhow::Result<String> {
+pub(crate) async fn disturbance(service: &Service) -> anyhow::Result<String> {
     let halves = service.partitioned_topic("disturbance-failover", 2)?;
     let key_based = ProducerOptions {
         batching: Some(BatchingOptions {

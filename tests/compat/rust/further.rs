@@ -30,7 +30,7 @@ fn access(access_mode: ProducerAccessMode) -> ProducerOptions {
     }
 }
 
-pub async fn exclusive_producer(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn exclusive_producer(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("exclusive-producer");
     let first = service
         .producer(&topic, access(ProducerAccessMode::Exclusive))
@@ -49,7 +49,7 @@ pub async fn exclusive_producer(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn fenced_producer(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn fenced_producer(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("fenced-producer");
     let first = service
         .producer(&topic, access(ProducerAccessMode::Exclusive))
@@ -78,7 +78,7 @@ pub async fn fenced_producer(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn waiting_producer(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn waiting_producer(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("waiting-producer");
     let first = service
         .producer(&topic, access(ProducerAccessMode::Exclusive))
@@ -98,7 +98,7 @@ pub async fn waiting_producer(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn negative_ack(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn negative_ack(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("negative-ack");
     let soon =
         |options: &mut ConsumerOptions| options.negative_ack_delay = Duration::from_millis(500);
@@ -133,7 +133,7 @@ pub async fn negative_ack(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn ack_receipts(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn ack_receipts(service: &Service) -> anyhow::Result<()> {
     let topic = service.topic("ack-receipts");
     let with_receipt = |options: &mut ConsumerOptions| options.ack_receipt = true;
     let consumer = service
@@ -153,7 +153,7 @@ pub async fn ack_receipts(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn shared_partitioned(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn shared_partitioned(service: &Service) -> anyhow::Result<()> {
     let topic = service.partitioned_topic("shared-partitioned", 3)?;
     let mut consumers = Vec::new();
     for _ in 0..2 {
@@ -176,12 +176,12 @@ pub async fn shared_partitioned(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn key_shared_partitioned(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn key_shared_partitioned(service: &Service) -> anyhow::Result<()> {
     let topic = service.partitioned_topic("key-shared-partitioned", 3)?;
     keys_stay(service, &topic).await
 }
 
-pub async fn failover_partitioned(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn failover_partitioned(service: &Service) -> anyhow::Result<()> {
     let topic = service.partitioned_topic("failover-partitioned", 4)?;
     let mut consumers = Vec::new();
     for name in ["a", "b"] {
@@ -204,7 +204,7 @@ pub async fn failover_partitioned(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn pattern(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn pattern(service: &Service) -> anyhow::Result<()> {
     let mut options = consumer_options(SubscriptionType::Exclusive);
     options.pattern_discovery = Duration::from_secs(1);
     let names = [service.topic("pattern-a"), service.topic("pattern-b")];
@@ -237,7 +237,7 @@ pub async fn pattern(service: &Service) -> anyhow::Result<()> {
 }
 
 /// Entries taken from one topic to another as they are, as a replicator does it: batches stay batches.
-pub async fn raw_entries(service: &Service) -> anyhow::Result<()> {
+pub(crate) async fn raw_entries(service: &Service) -> anyhow::Result<()> {
     let (from, to) = (service.topic("raw-from"), service.topic("raw-to"));
     let source = service
         .subscribe(&from, SubscriptionType::Exclusive)

@@ -1,5 +1,5 @@
 //! Drives a Pulsar service with the project's own client and checks what comes back. See ../README.md.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout, clippy::print_stderr, clippy::indexing_slicing)]
 
 mod cases;
 mod disturbance;

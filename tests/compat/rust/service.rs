@@ -19,19 +19,19 @@ use pulsegate::{
 use tokio::time::{Instant, timeout};
 
 /// For whatever has to come.
-pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// After this time what has not come does not come.
-pub const QUIET_TIME: Duration = Duration::from_millis(1500);
+pub(crate) const QUIET_TIME: Duration = Duration::from_millis(1500);
 
-pub struct Service {
-    pub client: PulsarClient,
+pub(crate) struct Service {
+    pub(crate) client: PulsarClient,
     admin_url: String,
-    pub namespace: String,
-    pub run: String,
+    pub(crate) namespace: String,
+    pub(crate) run: String,
 }
 
 impl Service {
-    pub fn new(service_url: &str, admin_url: &str, namespace: &str, run: &str) -> Self {
+    pub(crate) fn new(service_url: &str, admin_url: &str, namespace: &str, run: &str) -> Self {
         let options = ClientOptions {
             operation_timeout: Duration::from_secs(60),
             ..ClientOptions::default()
@@ -46,13 +46,17 @@ impl Service {
     }
 
     /// A topic of this run that the client creates on first use.
-    pub fn topic(&self, name: &str) -> TopicName {
+    pub(crate) fn topic(&self, name: &str) -> TopicName {
         let full = format!("persistent://{}/rust-{name}-{}", self.namespace, self.run);
         TopicName::parse(&full).expect("a topic name")
     }
 
     /// A topic of this run with partitions, created here.
-    pub fn partitioned_topic(&self, name: &str, partitions: u32) -> anyhow::Result<TopicName> {
+    pub(crate) fn partitioned_topic(
+        &self,
+        name: &str,
+        partitions: u32,
+    ) -> anyhow::Result<TopicName> {
         let topic = self.topic(name);
         let path = topic.to_string().replace("://", "/");
         self.put(
@@ -79,7 +83,7 @@ impl Service {
         Ok(())
     }
 
-    pub async fn producer(
+    pub(crate) async fn producer(
         &self,
         topic: &TopicName,
         options: ProducerOptions,
@@ -88,7 +92,7 @@ impl Service {
     }
 
     /// Subscribes to everything the topic has.
-    pub async fn subscribe(
+    pub(crate) async fn subscribe(
         &self,
         topic: &TopicName,
         kind: SubscriptionType,
@@ -96,7 +100,7 @@ impl Service {
         self.subscribe_with(topic, kind, |_| ()).await
     }
 
-    pub async fn subscribe_with(
+    pub(crate) async fn subscribe_with(
         &self,
         topic: &TopicName,
         kind: SubscriptionType,
@@ -108,7 +112,7 @@ impl Service {
     }
 }
 
-pub fn consumer_options(kind: SubscriptionType) -> ConsumerOptions {
+pub(crate) fn consumer_options(kind: SubscriptionType) -> ConsumerOptions {
     ConsumerOptions {
         subscription_type: kind,
         initial_position: InitialPosition::Earliest,
@@ -117,11 +121,11 @@ pub fn consumer_options(kind: SubscriptionType) -> ConsumerOptions {
 }
 
 /// The note of a case that returns one, or nothing.
-pub fn note(note: impl Into<Note>) -> String {
+pub(crate) fn note(note: impl Into<Note>) -> String {
     note.into().0
 }
 
-pub struct Note(String);
+pub(crate) struct Note(String);
 
 impl From<()> for Note {
     fn from((): ()) -> Self {
@@ -135,7 +139,7 @@ impl From<String> for Note {
     }
 }
 
-pub fn unbatched() -> ProducerOptions {
+pub(crate) fn unbatched() -> ProducerOptions {
     ProducerOptions {
         batching: None,
         ..ProducerOptions::default()
@@ -143,21 +147,24 @@ pub fn unbatched() -> ProducerOptions {
 }
 
 /// Distinct payloads.
-pub fn payloads(start: usize, count: usize) -> Vec<String> {
+pub(crate) fn payloads(start: usize, count: usize) -> Vec<String> {
     (start..start + count)
         .map(|index| format!("message {index}"))
         .collect()
 }
 
 /// Sends without waiting in between, then waits for every receipt.
-pub async fn send_all(producer: &Producer, contents: &[String]) -> anyhow::Result<Vec<MessageId>> {
+pub(crate) async fn send_all(
+    producer: &Producer,
+    contents: &[String],
+) -> anyhow::Result<Vec<MessageId>> {
     let messages = contents
         .iter()
         .map(|content| OutgoingMessage::new(content.clone()));
     send_messages(producer, messages.collect()).await
 }
 
-pub async fn send_messages(
+pub(crate) async fn send_messages(
     producer: &Producer,
     messages: Vec<OutgoingMessage>,
 ) -> anyhow::Result<Vec<MessageId>> {
@@ -173,19 +180,19 @@ pub async fn send_messages(
     Ok(ids)
 }
 
-pub fn text(message: &ReceivedMessage) -> String {
+pub(crate) fn text(message: &ReceivedMessage) -> String {
     String::from_utf8_lossy(&message.payload).into_owned()
 }
 
 /// The next message; fails when none comes.
-pub async fn next(consumer: &Consumer) -> anyhow::Result<ReceivedMessage> {
+pub(crate) async fn next(consumer: &Consumer) -> anyhow::Result<ReceivedMessage> {
     Ok(timeout(RECEIVE_TIMEOUT, consumer.recv())
         .await
         .context("no message in time")??)
 }
 
 /// Receives and acknowledges that many messages; returns their payloads in order.
-pub async fn receive(consumer: &Consumer, count: usize) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn receive(consumer: &Consumer, count: usize) -> anyhow::Result<Vec<String>> {
     let mut contents = Vec::new();
     for index in 0..count {
         let message = next(consumer)
@@ -198,7 +205,7 @@ pub async fn receive(consumer: &Consumer, count: usize) -> anyhow::Result<Vec<St
 }
 
 /// Fails unless exactly these messages come next.
-pub async fn receive_exactly(
+pub(crate) async fn receive_exactly(
     consumer: &Consumer,
     expected: &[String],
     what: &str,
@@ -210,7 +217,7 @@ pub async fn receive_exactly(
 }
 
 /// Fails when a further message comes.
-pub async fn expect_quiet(consumer: &Consumer) -> anyhow::Result<()> {
+pub(crate) async fn expect_quiet(consumer: &Consumer) -> anyhow::Result<()> {
     match timeout(QUIET_TIME, consumer.recv()).await {
         Ok(message) => bail!("unexpected message {:?}", message?.payload),
         Err(_) => Ok(()),
@@ -218,7 +225,7 @@ pub async fn expect_quiet(consumer: &Consumer) -> anyhow::Result<()> {
 }
 
 /// Receives from several consumers in turn until that many came: one list per consumer.
-pub async fn receive_shared(
+pub(crate) async fn receive_shared(
     consumers: &[Consumer],
     count: usize,
 ) -> anyhow::Result<Vec<Vec<ReceivedMessage>>> {
@@ -239,7 +246,11 @@ pub async fn receive_shared(
     Ok(lists)
 }
 
-pub fn check_equal<T: PartialEq + Debug>(seen: &T, expected: &T, what: &str) -> anyhow::Result<()> {
+pub(crate) fn check_equal<T: PartialEq + Debug>(
+    seen: &T,
+    expected: &T,
+    what: &str,
+) -> anyhow::Result<()> {
     ensure!(
         seen == expected,
         "{what}: expected {expected:.300?}, got {seen:.300?}"
