@@ -193,7 +193,7 @@ mod tests {
         let mut latencies = LatencyHistogram::new();
         let mut now = 0;
         while now < 3 * SECOND {
-            if now < SECOND || now >= 2 * SECOND {
+            if !(SECOND..2 * SECOND).contains(&now) {
                 let wanted = pacer.wanted(now, u64::MAX);
                 let (first, step) = pacer.counts_from(now);
                 pacer.on_sent(wanted);

@@ -133,6 +133,7 @@ where
     let mut threads = Threads::start(plan.threads.max(1), clock, Arc::new(load))?;
     let mut interrupt = std::pin::pin!(interrupt);
     let connected = tokio::select! {
+        biased;
         () = &mut interrupt => Err(RunError::Interrupted),
         connected = threads.connected() => connected,
     };
