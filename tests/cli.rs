@@ -395,3 +395,159 @@ fn a_null_broker_whose_address_is_taken_cannot_run() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("cannot listen on"));
 }
+
+/// The JSON document of a load that ended well.
+fn report(arguments: &[&str]) -> serde_json::Value {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+#[test]
+fn loads_end_after_their_messages_with_one_document() {
+    let broker = NullBroker::start();
+    let pid = broker.child.id().to_string();
+    let url = broker.url.as_str();
+    let produced = report(&[
+        "perf",
+        "produce",
+        "-u",
+        url,
+        "-r",
+        "0",
+        "-m",
+        "2000",
+        "-s",
+        "100",
+        "-n",
+        "2",
+        "-t",
+        "2",
+        "--json",
+        "--watch-pid",
+        &pid,
+        "t",
+    ]);
+    assert_eq!(produced["kind"], "produce");
+    assert_eq!(produced["messages"], 2000);
+    assert_eq!(produced["bytes"], 200_000);
+    assert_eq!(produced["latency_from"], "send-call");
+    assert_eq!(produced["watched"][0]["pid"], broker.child.id());
+    let paced = report(&[
+        "perf", "produce", "-u", url, "-r", "2000", "-m", "200", "-db", "-threads", "2", "--json",
+        "t",
+    ]);
+    assert_eq!(paced["messages"], 200);
+    assert_eq!(paced["latency_from"], "intended-send");
+    // 200 messages at 2,000 a second; the first is due at once.
+    let seconds = paced["seconds"].as_f64().expect("a number");
+    assert!(seconds >= 0.099, "{seconds}");
+    let consume = [
+        "perf", "consume", "-u", url, "-m", "500", "-st", "Shared", "-n", "2", "--json", "t",
+    ];
+    let read = ["perf", "read", "-u", url, "-n", "500", "--json", "t"];
+    for (arguments, kind) in [(&consume[..], "consume"), (&read, "read")] {
+        let received = report(arguments);
+        assert_eq!(received["kind"], kind);
+        assert!(received["messages"].as_u64() >= Some(500), "{received}");
+        assert_eq!(received["latency_from"], "publish-time");
+    }
+}
+
+#[test]
+fn a_comparison_prints_the_ratios_of_its_rounds() {
+    let brokers = [NullBroker::start(), NullBroker::start()];
+    let targets = brokers.each_ref().map(|broker| broker.url.clone());
+    let compared = report(&[
+        "perf",
+        "compare",
+        "--target",
+        &format!("a={}", targets[0]),
+        "--target",
+        &format!("b={}", targets[1]),
+        "--pid",
+        &format!("a={}", brokers[0].child.id()),
+        "--rounds",
+        "3",
+        "--json",
+        "--",
+        "produce",
+        "-r",
+        "0",
+        "-m",
+        "1000",
+        "-db",
+        "t",
+    ]);
+    assert_eq!(compared["targets"][1]["name"], "b");
+    assert_eq!(
+        compared["targets"][1]["runs"].as_array().map(Vec::len),
+        Some(3)
+    );
+    assert_eq!(
+        compared["targets"][0]["runs"][0]["watched"]
+            .as_array()
+            .map(Vec::len),
+        Some(1)
+    );
+    let rate = &compared["ratios"][0];
+    assert_eq!(
+        (&rate["target"], &rate["metric"]),
+        (&"b".into(), &"messages_per_second".into())
+    );
+    assert_eq!(rate["rounds"], 3);
+}
+
+#[test]
+fn wrong_flags_of_a_load_are_all_told_also_behind_a_comparison() {
+    let load = [
+        "produce", "-r", "fast", "-z", "BROTLI", "-time", "1", "-bw", "-u", "http://x",
+    ];
+    let direct = [&["perf"], &load[..]].concat();
+    let target = [
+        "perf",
+        "compare",
+        "--target",
+        "a=pulsar://a:1",
+        "--target",
+        "b=nowhere",
+        "--",
+    ];
+    let compared = [&target[..], &load].concat();
+    for arguments in [direct, compared] {
+        let output = run(&arguments);
+        let printed = stderr(&output);
+        assert_eq!(output.status.code(), Some(64), "{printed}");
+        for expected in [
+            "--rate: \"fast\" is not a number",
+            "--compression: \"BROTLI\" is none of NONE, LZ4",
+            "--test-duration: nothing is left after the warm-up",
+            "-bw: a flag of pulsar-perf that is not supported here",
+            "http://x",
+        ] {
+            assert!(printed.contains(expected), "{expected} in {printed}");
+        }
+        assert_eq!(
+            printed.contains("--target"),
+            arguments.contains(&"compare"),
+            "{printed}"
+        );
+    }
+}
+
+#[test]
+fn a_load_that_cannot_begin_fails() {
+    let output = run(&[
+        "perf",
+        "produce",
+        "-u",
+        "pulsar://127.0.0.1:1",
+        "--nope",
+        "t",
+    ]);
+    assert_eq!(output.status.code(), Some(64));
+    let broker = NullBroker::start();
+    let output = run(&["perf", "produce", "-u", &broker.url, "-m", "1", "bad/name"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains("TOPIC: "), "{}", stderr(&output));
+}

@@ -76,6 +76,7 @@ const DRIVERS: &[&str] = &[
     "src/gateway/forward.rs",
     "src/gateway/notices.rs",
     "src/http/server.rs",
+    "src/perf/consume.rs",
     "src/perf/null_broker/connection.rs",
     "src/perf/produce.rs",
     "src/perf/run.rs",

@@ -133,6 +133,7 @@ where
     let mut threads = Threads::start(plan.threads.max(1), clock, Arc::new(load))?;
     let mut interrupt = std::pin::pin!(interrupt);
     let connected = tokio::select! {
+        biased;
         () = &mut interrupt => Err(RunError::Interrupted),
         connected = threads.connected() => connected,
     };
@@ -341,11 +342,14 @@ impl Phases {
                     break;
                 }
                 () = &mut warm_up, if !self.warm => {
-                    self.tell(threads, progress);
-                    self.end_warm_up(plan)?;
-                    if let Some(ticks) = &mut ticks {
-                        ticks.reset();
+                    match &mut ticks {
+                        Some(ticks) => {
+                            self.tell(threads, progress);
+                            ticks.reset();
+                        }
+                        None => drop(self.tell_silently(threads)),
                     }
+                    self.end_warm_up(plan)?;
                 }
                 () = tick(&mut ticks) => self.tell(threads, progress),
             }
@@ -492,6 +496,18 @@ mod tests {
         let during_warm_up = told.iter().filter(|(warm_up, _)| *warm_up);
         let excluded: u64 = during_warm_up.map(|(_, messages)| messages).sum();
         assert_eq!(report.messages + excluded, 2);
+    }
+
+    #[tokio::test]
+    async fn no_progress_is_told_where_none_is_wanted() {
+        let plan = RunPlan {
+            duration: Some(Duration::from_millis(40)),
+            warm_up: Duration::from_millis(10),
+            ..plan()
+        };
+        let load = |thread| one_message(thread, false);
+        let mut progress = |_: Interval<'_>| panic!("told");
+        run(&plan, load, pending(), &mut progress).await.unwrap();
     }
 
     #[tokio::test]

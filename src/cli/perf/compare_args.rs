@@ -220,6 +220,11 @@ impl Load {
                 load.service_url = url.clone();
                 Self::Produce(Arc::new(load))
             }
+            Self::Consume(load) => {
+                let mut load = (**load).clone();
+                load.service_url = url.clone();
+                Self::Consume(Arc::new(load))
+            }
         }
     }
 }

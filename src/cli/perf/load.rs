@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use super::load_args::LoadSettings;
 use super::progress::{Progress, print_report};
 use crate::app::Shutdown;
+use crate::perf::consume::{ConsumeLoad, Consumption, consume};
 use crate::perf::produce::{ProduceLoad, produce};
 use crate::perf::report::RunReport;
 use crate::perf::run::{self, RunError, RunPlan};
@@ -16,6 +17,7 @@ use crate::perf::run::{self, RunError, RunPlan};
 #[derive(Debug, Clone)]
 pub(super) enum Load {
     Produce(Arc<ProduceLoad>),
+    Consume(Arc<ConsumeLoad>),
 }
 
 impl Load {
@@ -31,6 +33,11 @@ impl Load {
             Self::Produce(load) => {
                 let load = Arc::clone(load);
                 let start = move |thread| produce(Arc::clone(&load), thread);
+                run::run(plan, start, interrupt, &mut tell).await
+            }
+            Self::Consume(load) => {
+                let consumption = Arc::new(Consumption::new((**load).clone()));
+                let start = move |thread| consume(Arc::clone(&consumption), thread);
                 run::run(plan, start, interrupt, &mut tell).await
             }
         }

@@ -11,6 +11,7 @@ mod null_broker;
 mod problems;
 mod produce_args;
 mod progress;
+mod receive_args;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -51,6 +52,10 @@ enum PerfCommand {
 enum LoadCommand {
     /// Publish messages and measure how long they take to be acknowledged.
     Produce(Box<produce_args::ProduceArgs>),
+    /// Receive messages through subscriptions and measure how long they were on their way.
+    Consume(Box<receive_args::ConsumeArgs>),
+    /// Read messages without a subscription and measure how long they were on their way.
+    Read(Box<receive_args::ReadArgs>),
 }
 
 impl LoadCommand {
@@ -60,6 +65,14 @@ impl LoadCommand {
                 let (settings, load) = arguments.plan(terminal, problems);
                 (settings, Load::Produce(Arc::new(load)))
             }
+            Self::Consume(arguments) => {
+                let (settings, load) = arguments.plan(terminal, problems);
+                (settings, Load::Consume(Arc::new(load)))
+            }
+            Self::Read(arguments) => {
+                let (settings, load) = arguments.plan(terminal, problems);
+                (settings, Load::Consume(Arc::new(load)))
+            }
         }
     }
 
@@ -67,6 +80,8 @@ impl LoadCommand {
     fn has_message_count(&self) -> bool {
         match self {
             Self::Produce(arguments) => arguments.has_message_count(),
+            Self::Consume(arguments) => arguments.has_message_count(),
+            Self::Read(arguments) => arguments.has_message_count(),
         }
     }
 }

@@ -37,6 +37,16 @@ pub(super) fn without_unknown(
     mut arguments: Vec<OsString>,
 ) -> (Vec<OsString>, Vec<String>) {
     let mut unknown = Vec::new();
+    // The parser would take `-bw` for `-b w`.
+    arguments.retain(|argument| {
+        let text = argument.to_string_lossy();
+        let name = text.split('=').next().unwrap_or_default();
+        let is_one = name.len() > 2 && !name.starts_with("--") && NOT_SUPPORTED.contains(&name);
+        if is_one {
+            unknown.push(describe(name));
+        }
+        !is_one
+    });
     loop {
         let parsed = command.clone().try_get_matches_from(&arguments);
         let flag = match &parsed {
@@ -179,6 +189,17 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_begins_like_a_known_one_is_not_taken_for_it() {
+        let command = Command::new("x").arg(Arg::new("window").short('b'));
+        let (rest, unknown) = without_unknown(&command, arguments(&["x", "-bw", "-b", "5"]));
+        assert_eq!(rest, arguments(&["x", "-b", "5"]));
+        assert_eq!(
+            unknown,
+            ["-bw: a flag of pulsar-perf that is not supported here"]
+        );
+    }
+
+    #[test]
     fn all_unknown_flags_are_found() {
         let command = Command::new("x")
             .arg(Arg::new("size").short('s').long("size"))
@@ -189,10 +210,10 @@ mod tests {
         assert_eq!(
             unknown,
             [
+                "-txn: a flag of pulsar-perf that is not supported here",
                 "--busy-wait: a flag of pulsar-perf that is not supported here",
                 "--nope: unknown flag",
                 "-q: unknown flag",
-                "-txn: a flag of pulsar-perf that is not supported here",
             ]
         );
     }
