@@ -59,11 +59,10 @@ fn main() -> ExitCode {
     let mut names = Vec::new();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        match arguments.next().filter(|_| argument.starts_with("--")) {
-            Some(value) => {
-                options.insert(argument, value);
-            }
-            None => names.push(argument),
+        if argument.starts_with("--") {
+            options.insert(argument, arguments.next().unwrap_or_default());
+        } else {
+            names.push(argument);
         }
     }
     let chosen: Vec<_> = CASES
