@@ -51,6 +51,8 @@ pub(crate) struct Decoded {
     pub(crate) lost: Vec<Position>,
     /// Entries of messages that will not be completed: have them delivered again.
     pub(crate) again: Vec<Position>,
+    /// It is kept until the rest of its message comes: if the connection is lost before that, it is needed once more.
+    pub(crate) is_waiting: bool,
     /// Of a batch of which the broker says that part is acknowledged: its size.
     pub(crate) part_of: Option<u32>,
 }

@@ -16,6 +16,8 @@ mod ready;
 mod receiving;
 mod redelivery;
 #[cfg(test)]
+mod scripted_delivery_tests;
+#[cfg(test)]
 mod scripted_tests;
 mod set;
 mod start;
