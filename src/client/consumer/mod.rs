@@ -24,6 +24,7 @@ mod start;
 mod state;
 mod task;
 mod topic;
+mod unsent;
 
 use std::{fmt, sync::Arc};
 

@@ -86,3 +86,107 @@ async fn entries_taken_many_at_a_time_leave_waiting_chunks_to_be_delivered_again
     }
     broker.stop().await;
 }
+
+#[tokio::test]
+async fn acknowledgements_with_receipts_leave_before_the_consumer_is_closed() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        ack_receipt: true,
+        ack_grouping: Some(AckGrouping {
+            max_delay: Duration::from_secs(600),
+            max_messages: 1000,
+        }),
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    broker.push(vec![deliver(id, 0, "a")]);
+    let message = next(&consumer).await;
+    let acknowledged = consumer.ack(&message);
+    let mut acknowledged = std::pin::pin!(acknowledged);
+    tokio::select! {
+        biased;
+        result = &mut acknowledged => panic!("{result:?}"),
+        () = std::future::ready(()) => {}
+    }
+    consumer.close().await;
+    let received = broker.received();
+    let order: Vec<Type> = received
+        .iter()
+        .map(|received| received.command.command_type())
+        .filter_map(|command_type| Type::try_from(command_type).ok())
+        .filter(|command_type| matches!(command_type, Type::Ack | Type::CloseConsumer))
+        .collect();
+    assert_eq!(order, [Type::Ack, Type::CloseConsumer]);
+    broker.stop().await;
+}
+
+/// A consumer whose connection takes one frame at a time, with many messages.
+async fn with_little_room(ack_receipt: bool) -> (ScriptedBroker, Consumer, Vec<ReceivedMessage>) {
+    let (broker, client) = broker_with(|script| script).await;
+    let mut little = client.options().clone();
+    little.connection.outbound.high_watermark = 1;
+    let client = PulsarClient::new(broker.url().parse().unwrap(), little);
+    let options = ConsumerOptions {
+        ack_receipt,
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    broker.push((0..COUNT).map(|entry| deliver(id, entry, "x")).collect());
+    let mut messages = Vec::new();
+    for _ in 0..COUNT {
+        messages.push(next(&consumer).await);
+    }
+    (broker, consumer, messages)
+}
+
+const COUNT: u64 = 50;
+
+/// How many messages were acknowledged by these commands.
+fn acknowledged(received: &[Received]) -> usize {
+    let ids = |received: &Received| match &received.command {
+        Command::Ack(ack) => ack.message_id.len(),
+        _ => 0,
+    };
+    received.iter().map(ids).sum()
+}
+
+#[tokio::test]
+async fn acknowledgements_that_a_connection_has_no_room_for_are_sent_as_it_drains() {
+    let (broker, consumer, messages) = with_little_room(false).await;
+    for message in &messages {
+        consumer.ack(message).await.unwrap();
+    }
+    // What waits for room leaves together.
+    let mut count = 1;
+    while acknowledged(&broker.wait_for(Type::Ack, count).await) < messages.len() {
+        count += 1;
+    }
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_consumer_is_closed_behind_all_acknowledgements_even_without_room_for_them() {
+    for ack_receipt in [false, true] {
+        let (broker, consumer, messages) = with_little_room(ack_receipt).await;
+        let topic = consumer.set().topics().remove(0);
+        for message in &messages {
+            topic
+                .acknowledge(&mut std::iter::once(&message.id))
+                .unwrap();
+        }
+        consumer.close().await;
+        let received = broker.received();
+        let is_close = |received: &Received| matches!(received.command, Command::CloseConsumer(_));
+        let before: Vec<Received> = received
+            .into_iter()
+            .take_while(|received| !is_close(received))
+            .collect();
+        let count = acknowledged(&before);
+        assert_eq!(count, messages.len(), "with receipts: {ack_receipt}");
+        broker.stop().await;
+    }
+}

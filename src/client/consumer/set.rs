@@ -284,7 +284,7 @@ impl TopicConsumer {
 
     pub(super) async fn seek(&self, to: &SeekTo) -> Result<(), ClientError> {
         let (connection, consumer_id, ticket) = self.connected(None).await?;
-        self.flush_acknowledgements();
+        self.drain().await;
         let id = match to {
             SeekTo::Id(id) => Some(id.clone()),
             SeekTo::Time(_) => None,

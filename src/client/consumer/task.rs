@@ -251,11 +251,9 @@ impl TopicTask {
                 if inner.reattach {
                     None
                 } else {
-                    topic.flush(&mut inner, now);
+                    let is_full = topic.send_if_due(&mut inner, now);
                     let connection = inner.link.as_ref().map(|link| link.session.connection());
-                    let full = connection
-                        .filter(|_| !inner.unsent.is_empty())
-                        .map(|connection| connection.outbound().clone());
+                    let full = connection.filter(|_| is_full).cloned();
                     inner.armed = inner.deadline().filter(|_| full.is_none());
                     Some((inner.armed, full))
                 }
@@ -277,7 +275,7 @@ impl TopicTask {
     /// Sends what was acknowledged and closes the consumer at the broker.
     async fn close(&self) {
         let topic = &self.topic;
-        topic.flush_acknowledgements();
+        topic.drain().await;
         let (connection, consumer_id) = {
             let inner = topic.inner.lock();
             let Some(link) = &inner.link else { return };
@@ -324,10 +322,9 @@ fn key_shared_meta(policy: &KeySharedPolicy) -> KeySharedMeta {
     }
 }
 
-async fn room(outbound: Option<&crate::net::Outbound>) {
-    if let Some(outbound) = outbound {
-        // The end of the connection is told by itself.
-        let _ = outbound.ready().await;
+async fn room(connection: Option<&Connection>) {
+    if let Some(connection) = connection {
+        connection.room().await;
     }
 }
 
