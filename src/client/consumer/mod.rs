@@ -168,6 +168,10 @@ impl Consumer {
             changed.as_mut().enable();
             while let Some(topic) = set.ready.pop() {
                 if let Some(taken) = take(&topic) {
+                    if set.shared.options.receiver_queue_size == 0 {
+                        // One message was asked for, whoever waits. The next one asks for the next.
+                        set.ready.wake_one();
+                    }
                     return Ok(taken);
                 }
             }

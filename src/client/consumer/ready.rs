@@ -40,6 +40,11 @@ impl ReadyTopics {
         self.changed.notified()
     }
 
+    /// Has one of those who wait look again.
+    pub(crate) fn wake_one(&self) {
+        self.changed.notify_one();
+    }
+
     /// Has everyone who waits look again.
     pub(crate) fn wake_all(&self) {
         self.changed.notify_waiters();

@@ -88,6 +88,29 @@ async fn entries_taken_many_at_a_time_leave_waiting_chunks_to_be_delivered_again
 }
 
 #[tokio::test]
+async fn without_a_queue_everyone_who_waits_gets_a_message() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        receiver_queue_size: 0,
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    let both = async { tokio::join!(next_text(&consumer), next_text(&consumer)) };
+    let answers = async {
+        for (count, entry_id, text) in [(1, 0, "a"), (2, 1, "b")] {
+            assert_eq!(flow(&broker, count).await, 1);
+            broker.push(vec![deliver(id, entry_id, text)]);
+        }
+    };
+    let ((first, second), ()) = tokio::join!(both, answers);
+    let mut texts = [first, second];
+    texts.sort();
+    assert_eq!(texts, ["a", "b"]);
+    broker.stop().await;
+}
+
+#[tokio::test]
 async fn acknowledgements_with_receipts_leave_before_the_consumer_is_closed() {
     let (broker, client) = broker_with(|script| script).await;
     let options = ConsumerOptions {
