@@ -111,6 +111,20 @@ async fn without_a_queue_everyone_who_waits_gets_a_message() {
 }
 
 #[tokio::test]
+async fn an_acknowledgement_that_names_another_topic_is_refused() {
+    let (broker, client) = broker_with(|script| script).await;
+    let consumer = subscribe(&client, options()).await;
+    let id = MessageId::of_entry(7, 0);
+    let other: Arc<str> = "persistent://public/default/other".into();
+    let result = consumer.ack((other, id.clone())).await;
+    assert!(matches!(result, Err(AckError::UnknownTopic)), "{result:?}");
+    let ours: Arc<str> = topic().to_string().into();
+    consumer.ack((ours, id.clone())).await.unwrap();
+    consumer.ack(id).await.unwrap();
+    broker.stop().await;
+}
+
+#[tokio::test]
 async fn acknowledgements_with_receipts_leave_before_the_consumer_is_closed() {
     let (broker, client) = broker_with(|script| script).await;
     let options = ConsumerOptions {

@@ -153,7 +153,7 @@ impl ConsumerSet {
 
     fn find(&self, name: Option<&str>, id: &MessageId) -> Option<Arc<TopicConsumer>> {
         let topics = self.topics.lock();
-        if topics.len() == 1 {
+        if name.is_none() && topics.len() == 1 {
             return topics.values().next().map(Arc::clone);
         }
         let mut found = topics.values().filter(|topic| match name {
