@@ -22,6 +22,8 @@ mod scripted_tests;
 mod set;
 mod start;
 mod state;
+#[cfg(test)]
+mod state_tests;
 mod task;
 mod topic;
 mod unsent;
