@@ -289,7 +289,7 @@ impl TopicConsumer {
             SeekTo::Id(id) => Some(id.clone()),
             SeekTo::Time(_) => None,
         };
-        let before = self.with_state(|state, _| state.seek(id));
+        let before = self.begin_seek(id);
         // Given up half-way, nothing would come any more.
         let given_up = ReattachOnDrop { topic: Some(self) };
         let command = Command::from(CommandSeek {

@@ -66,3 +66,29 @@ fn nothing_is_due_while_a_seek_is_under_way() {
     state.attach(2);
     assert_eq!(state.deadline(), Some(now));
 }
+
+#[test]
+fn a_seek_tells_who_waits_that_the_acknowledgement_is_forgotten() {
+    let shared = Shared {
+        options: Arc::new(ConsumerOptions {
+            ack_receipt: true,
+            ..options()
+        }),
+        clock: Clock::new(),
+        stop: CancellationToken::new(),
+        operation_timeout: Duration::from_secs(1),
+        ready: Arc::new(ReadyTopics::default()),
+        changes: Arc::new(watch::Sender::new(0)),
+        tracker: TaskTracker::new(),
+    };
+    let name = TopicName::parse("persistent://public/default/t").unwrap();
+    let topic = TopicConsumer::new(name, 10, &shared);
+    let id = MessageId::of_entry(1, 1);
+    let receipt = topic.acknowledge(&mut std::iter::once(&id)).unwrap();
+    topic.begin_seek(Some(MessageId::earliest()));
+    let told = receipt.expect("a receipt is wanted").try_recv();
+    assert!(matches!(told, Ok(Err(AckError::Sought))), "{told:?}");
+    topic.stop.cancel();
+    let refused = topic.acknowledge(&mut std::iter::once(&id));
+    assert!(matches!(refused, Err(AckError::Closed)), "{refused:?}");
+}

@@ -25,7 +25,7 @@ use super::{
     options::ConsumerOptions,
     ready::ReadyTopics,
     receiving::Receiving,
-    state::{State, Ticket},
+    state::{BeforeSeek, State, Ticket},
     unsent::{Acknowledging, Receipt, Unsent, give_up, send_all},
 };
 use crate::{
@@ -343,10 +343,24 @@ impl TopicConsumer {
     }
 
     fn open(&self) -> Result<MutexGuard<'_, Inner>, AckError> {
+        let inner = self.inner.lock();
+        // Behind the lock: what is collected before the end takes it is told by the end.
         if self.stop.is_cancelled() {
             return Err(AckError::Closed);
         }
-        Ok(self.inner.lock())
+        Ok(inner)
+    }
+
+    /// SEEK is about to be sent, to this message or to a time. Acknowledgements that were not sent are forgotten.
+    pub(super) fn begin_seek(&self, id: Option<MessageId>) -> BeforeSeek {
+        let (before, receipts) = {
+            let mut inner = self.inner.lock();
+            (inner.state.seek(id), std::mem::take(&mut inner.receipts))
+        };
+        for receipt in receipts {
+            let _ = receipt.send(Err(AckError::Sought));
+        }
+        before
     }
 
     /// Changes the state and sends what is due after that.
