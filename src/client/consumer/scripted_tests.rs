@@ -781,6 +781,12 @@ async fn a_broker_that_watches_topics_has_new_ones_found_at_once() {
         ]
         .map(Arc::from)
     );
+    consumer.close().await;
+    let closed = broker.wait_for(Type::WatchTopicListClose, 1).await;
+    assert!(
+        matches!(&closed[0].command, Command::WatchTopicListClose(close) if close.watcher_id == watch.watcher_id),
+        "{closed:?}"
+    );
     broker.stop().await;
 }
 
