@@ -104,6 +104,7 @@ impl ConsumerSet {
                 topic: Arc::clone(&topic),
                 client: self.client.clone(),
                 consumer_name: self.consumer_name.clone(),
+                migrated: None,
             };
             self.shared.tracker.spawn(task.run(subscribed));
             self.topics.lock().insert(name.clone(), topic);
