@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{Semaphore, TryAcquireError, mpsc, oneshot},
     time::{MissedTickBehavior, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -302,13 +302,7 @@ impl Connection {
     /// their own fields, such as LOOKUP_RESPONSE, are returned as they are.
     pub async fn request(&self, command: Command) -> Result<Command, RequestError> {
         let answer = self.request_raw(command.encode_command()).await?;
-        match Command::decode(&answer.command)? {
-            Command::Error(error) => Err(RequestError::Refused {
-                code: server_error(error.error),
-                message: error.message,
-            }),
-            answer => Ok(answer),
-        }
+        decode_answer(&answer)
     }
 
     /// Sends an encoded `BaseCommand` with its request id replaced, all else unchanged, and returns the answer as it
@@ -343,52 +337,95 @@ impl Connection {
         answer.map_err(|_| shared.closed())
     }
 
+    /// As [`request`](Self::request) without waiting: the request is queued when this returns, behind what was sent before.
+    /// `None` where there is no [`room`](Self::room) for it.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub(crate) fn request_later(
+        &self,
+        command: Command,
+    ) -> Result<Option<LaterAnswer>, RequestError> {
+        let shared = &self.handle.shared;
+        let place = match shared.places.try_acquire() {
+            Ok(place) => place,
+            Err(TryAcquireError::NoPermits) => return Ok(None),
+            Err(TryAcquireError::Closed) => return Err(shared.closed()),
+        };
+        let Some((request_id, answer)) = self.queue_request(&command.encode_command())? else {
+            return Ok(None);
+        };
+        // Given back by the answer.
+        place.forget();
+        Ok(Some(LaterAnswer {
+            connection: self.clone(),
+            request_id,
+            answer,
+        }))
+    }
+
+    /// Waits until a request can be queued, or until the connection has ended. Cancel-safe.
+    pub(crate) async fn room(&self) {
+        // The end of the connection is told to who sends next.
+        let _ = self.handle.outbound.ready().await;
+        let _ = self.handle.shared.places.acquire().await;
+    }
+
     /// Registers and sends, waiting for room in the outbound lane where there is none.
     async fn send_request(&self, command: &Bytes) -> Result<Waiting<'_>, RequestError> {
+        loop {
+            if let Some((request_id, answer)) = self.queue_request(command)? {
+                return Ok(Waiting {
+                    shared: &self.handle.shared,
+                    request_id,
+                    answer,
+                });
+            }
+            // An end while waiting is reported by the next turn.
+            let _ = self.handle.outbound.ready().await;
+        }
+    }
+
+    /// Registers and queues a request that has a place. `None`: the outbound lane is full.
+    fn queue_request(
+        &self,
+        command: &Bytes,
+    ) -> Result<Option<(u64, oneshot::Receiver<Frame>)>, RequestError> {
         let Handle {
             shared, outbound, ..
         } = &*self.handle;
-        loop {
-            {
-                let (sender, answer) = oneshot::channel();
-                // Registered and queued under one lock, so that requests leave in the order of their ids.
-                let mut state = shared.state.lock();
-                let request_id = state.register(sender).map_err(|error| match error {
-                    RegisterError::Ended(reason) => RequestError::Closed(reason),
-                    RegisterError::TooMany => {
-                        unreachable!("there are no more places than requests in flight")
-                    }
-                })?;
-                let command = rewrite::with_request_id(command, request_id);
-                let queued = command.map(|command| {
-                    outbound.send(Outgoing::Frame(Frame {
-                        command,
-                        payload: Bytes::new(),
-                    }))
-                });
-                match queued {
-                    Ok(Ok(())) => {
-                        return Ok(Waiting {
-                            shared,
-                            request_id,
-                            answer,
-                        });
-                    }
-                    Ok(Err(OutboundError::Full)) => state.forget(request_id),
-                    Ok(Err(OutboundError::Closed)) => {
-                        state.forget(request_id);
-                        return Err(RequestError::Closed(
-                            state.ended().cloned().unwrap_or(CloseReason::Local),
-                        ));
-                    }
-                    Err(error) => {
-                        state.forget(request_id);
-                        return Err(error.into());
-                    }
-                }
+        let (sender, answer) = oneshot::channel();
+        // Registered and queued under one lock, so that requests leave in the order of their ids.
+        let mut state = shared.state.lock();
+        let request_id = state.register(sender).map_err(|error| match error {
+            RegisterError::Ended(reason) => RequestError::Closed(reason),
+            RegisterError::TooMany => {
+                unreachable!("there are no more places than requests in flight")
             }
-            // An end while waiting is reported by the next turn.
-            let _ = outbound.ready().await;
+        })?;
+        let command = rewrite::with_request_id(command, request_id);
+        let queued = command.map(|command| {
+            outbound.send(Outgoing::Frame(Frame {
+                command,
+                payload: Bytes::new(),
+            }))
+        });
+        match queued {
+            Ok(Ok(())) => Ok(Some((request_id, answer))),
+            Ok(Err(OutboundError::Full)) => {
+                state.forget(request_id);
+                Ok(None)
+            }
+            Ok(Err(OutboundError::Closed)) => {
+                state.forget(request_id);
+                Err(RequestError::Closed(
+                    state.ended().cloned().unwrap_or(CloseReason::Local),
+                ))
+            }
+            Err(error) => {
+                state.forget(request_id);
+                Err(error.into())
+            }
         }
     }
 
@@ -491,6 +528,47 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.shared.state.lock().forget(self.request_id);
+    }
+}
+
+/// The answer to a request that was queued; dropped, the request is forgotten.
+#[derive(Debug)]
+pub(crate) struct LaterAnswer {
+    connection: Connection,
+    request_id: u64,
+    answer: oneshot::Receiver<Frame>,
+}
+
+impl LaterAnswer {
+    /// Waits for it, for the time that a request has.
+    ///
+    /// # Errors
+    /// As [`Connection::request`].
+    pub(crate) async fn wait(mut self) -> Result<Command, RequestError> {
+        let limit = self.connection.handle.request_timeout;
+        let answer = timeout(limit, &mut self.answer)
+            .await
+            .map_err(|_| RequestError::Timeout(limit))?
+            .map_err(|_| self.connection.handle.shared.closed())?;
+        decode_answer(&answer)
+    }
+}
+
+impl Drop for LaterAnswer {
+    fn drop(&mut self) {
+        let shared = &self.connection.handle.shared;
+        shared.state.lock().forget(self.request_id);
+        shared.places.add_permits(1);
+    }
+}
+
+fn decode_answer(answer: &Frame) -> Result<Command, RequestError> {
+    match Command::decode(&answer.command)? {
+        Command::Error(error) => Err(RequestError::Refused {
+            code: server_error(error.error),
+            message: error.message,
+        }),
+        answer => Ok(answer),
     }
 }
 

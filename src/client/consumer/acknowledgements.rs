@@ -42,7 +42,8 @@ pub(crate) struct Acknowledgements {
     deadline: Option<Duration>,
     /// What was to be acknowledged when the last connection ended and may be delivered once more on this one.
     unsent_then: BTreeSet<Position>,
-    cumulative_then: Option<Position>,
+    /// Up to there, and whether the entry there was acknowledged whole.
+    cumulative_then: Option<(Position, bool)>,
 }
 
 #[derive(Debug, Clone)]
@@ -309,12 +310,18 @@ impl Acknowledgements {
     /// The connection ended. What is collected is sent on the next one, before which the broker may deliver it again.
     pub(crate) fn reconnecting(&mut self) {
         self.unsent_then = self.entries.iter().copied().collect();
-        self.cumulative_then = self.cumulative.as_ref().map(|last| last.position);
+        self.cumulative_then = self
+            .cumulative
+            .as_ref()
+            .map(|last| (last.position, last.ack_set.is_empty()));
     }
 
     /// Whether an entry was acknowledged already and comes once more only because the connection ended in between.
     pub(crate) fn is_duplicate(&self, position: Position) -> bool {
-        let covers = |end: Position| end.1 != u64::MAX && position <= end;
+        // Of an entry that was acknowledged in part the rest is still wanted.
+        let covers = |(end, is_whole): (Position, bool)| {
+            end.1 != u64::MAX && (position < end || (is_whole && position == end))
+        };
         self.cumulative_then.is_some_and(covers)
             || (!self.unsent_then.is_empty() && self.unsent_then.contains(&position))
     }
@@ -498,6 +505,17 @@ mod tests {
             acknowledgements.individual(&id(3, Some((2, 3))), now),
             Ok(true)
         );
+    }
+
+    #[test]
+    fn of_a_batch_that_was_acknowledged_in_part_the_rest_is_taken_after_a_reconnect() {
+        let mut acknowledgements = Acknowledgements::new(None, true);
+        acknowledgements
+            .cumulative(&id(3, Some((2, 10))), Duration::ZERO)
+            .unwrap();
+        acknowledgements.reconnecting();
+        assert!(acknowledgements.is_duplicate((1, 2)));
+        assert!(!acknowledgements.is_duplicate((1, 3)));
     }
 
     #[test]

@@ -98,6 +98,7 @@ impl Chunks {
         }
         match assembled.outcome {
             ChunkOutcome::Waiting { next } => {
+                decoded.is_waiting = true;
                 self.keep(uuid, next, (entry.position(), now), decoded);
             }
             ChunkOutcome::Duplicate => {
@@ -107,7 +108,9 @@ impl Chunks {
                     .incomplete
                     .get(uuid)
                     .is_some_and(|incomplete| incomplete.entries.contains(&entry.position()));
-                if !is_known {
+                if is_known {
+                    decoded.is_waiting = true;
+                } else {
                     decoded.lost.push(entry.position());
                 }
             }

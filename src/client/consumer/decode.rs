@@ -51,6 +51,8 @@ pub(crate) struct Decoded {
     pub(crate) lost: Vec<Position>,
     /// Entries of messages that will not be completed: have them delivered again.
     pub(crate) again: Vec<Position>,
+    /// It is kept until the rest of its message comes: if the connection is lost before that, it is needed once more.
+    pub(crate) is_waiting: bool,
     /// Of a batch of which the broker says that part is acknowledged: its size.
     pub(crate) part_of: Option<u32>,
 }
@@ -155,10 +157,11 @@ fn read_batch(
 ) -> Result<(), ValidationError> {
     let malformed = |_| ValidationError::BatchDeSerializeError;
     let size = u32::try_from(count).unwrap_or_default();
+    let messages = BatchReader::new(view.payload.clone(), count).map_err(malformed)?;
+    // Only now the batch is known to have room for so many messages: a set of that size is made of it.
     if !entry.ack_set.is_empty() {
         decoded.part_of = Some(size);
     }
-    let messages = BatchReader::new(view.payload.clone(), count).map_err(malformed)?;
     for (index, message) in (0..).zip(messages) {
         let (single, payload) = message.map_err(malformed)?;
         if single.compacted_out()
@@ -193,4 +196,43 @@ pub(super) fn decompress(
         }
         _ => ValidationError::DecompressionError,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{
+        message::{self, MessageForm},
+        proto::pulsar::MessageMetadata,
+    };
+
+    #[test]
+    fn the_size_that_an_unreadable_batch_claims_is_not_believed() {
+        let metadata = MessageMetadata {
+            num_messages_in_batch: Some(i32::MAX),
+            ..MessageMetadata::default()
+        };
+        let payload = Bytes::from_static(b"no batch at all");
+        let entry = QueuedEntry {
+            ledger_id: 1,
+            entry_id: 1,
+            redelivery_count: 0,
+            ack_set: vec![1],
+            epoch: None,
+            count: 1,
+            payload: message::encode(&metadata, payload, MessageForm::default()).to_bytes(),
+        };
+        let mut decoder = Decoder::new("t".into(), None, &ConsumerOptions::new("s"));
+        let input = Input {
+            entry: &entry,
+            start: &StartPosition::unset(),
+            now: Duration::ZERO,
+        };
+        let decoded = decoder.decode(input, &mut |_| panic!("no message"));
+        assert_eq!(
+            decoded.invalid,
+            Some(ValidationError::BatchDeSerializeError)
+        );
+        assert_eq!(decoded.part_of, None);
+    }
 }

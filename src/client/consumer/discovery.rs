@@ -11,6 +11,7 @@ use std::{
 
 use regex::Regex;
 use tokio::sync::Notify;
+use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::{
@@ -19,6 +20,7 @@ use super::{
 };
 use crate::{
     client::{
+        connection::Connection,
         error::{ClientError, CloseReason, RequestError},
         pulsar_client::PulsarClient,
         session::{Route, WatcherEvents},
@@ -26,7 +28,7 @@ use crate::{
     naming::{NamespaceName, TopicName},
     protocol::{
         command::{Command, name_of},
-        proto::pulsar::{CommandWatchTopicList, FeatureFlags},
+        proto::pulsar::{CommandWatchTopicList, CommandWatchTopicListClose, FeatureFlags},
     },
 };
 
@@ -190,12 +192,37 @@ impl WatcherEvents for Watch {
     }
 }
 
+/// A watch at a broker, which is ended there when this is dropped.
+struct Watching {
+    connection: Connection,
+    watcher_id: u64,
+    tracker: TaskTracker,
+    _route: Route,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let close = Command::from(CommandWatchTopicListClose {
+            request_id: 0,
+            watcher_id: self.watcher_id,
+        });
+        let connection = self.connection.clone();
+        self.tracker.spawn(async move {
+            // One that is not ended ends with the connection.
+            let closed = tokio::time::timeout(CLOSE_TIMEOUT, connection.request(close)).await;
+            if !matches!(closed, Ok(Ok(_))) {
+                debug!(?closed, "a watch of topics was not ended by its broker");
+            }
+        });
+    }
+}
+
 /// Begins to watch. `Ok(None)`: the broker does not do that.
 async fn watch(
     client: &PulsarClient,
     matcher: &Matcher,
     events: &Arc<Watch>,
-) -> Result<Option<Route>, ClientError> {
+) -> Result<Option<Watching>, ClientError> {
     let Matcher::Pattern {
         namespace, source, ..
     } = matcher
@@ -227,7 +254,12 @@ async fn watch(
         Command::WatchTopicListSuccess(_) => {
             // What came between the last look and now was told to nobody.
             events.on_update();
-            Ok(Some(route))
+            Ok(Some(Watching {
+                connection: session.connection().clone(),
+                watcher_id,
+                tracker: client.tracker().clone(),
+                _route: route,
+            }))
         }
         answer => Err(ClientError::UnexpectedAnswer(name_of(
             answer.command_type(),
@@ -284,9 +316,9 @@ impl Discovery {
             if is_watchable && !events.is_open.load(Ordering::Acquire) {
                 drop(watching.take());
                 match watch(&set.client, &self.matcher, &events).await {
-                    Ok(route) => {
-                        is_watchable = route.is_some();
-                        watching = route;
+                    Ok(new) => {
+                        is_watchable = new.is_some();
+                        watching = new;
                     }
                     Err(error) => {
                         // A proxy in between may know nothing of it: then looking from time to time has to do.
@@ -298,8 +330,10 @@ impl Discovery {
                 }
             }
             drop(set);
+            // However often a broker says that something changed.
+            tokio::time::sleep(INTERVAL_MIN).await;
             tokio::select! {
-                () = tokio::time::sleep(self.interval) => {}
+                () = tokio::time::sleep(self.interval.saturating_sub(INTERVAL_MIN)) => {}
                 () = events.has_changed.notified() => {}
             }
             let Some(set) = self.set.upgrade() else {
@@ -324,6 +358,9 @@ impl Discovery {
 
 /// More partitions than Pulsar allows by far; keeps a claim from becoming memory.
 const PARTITIONS_MAX: u32 = 100_000;
+
+/// How long ending a watch waits for the broker.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shortest time between two looks.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);

@@ -28,6 +28,9 @@ pub enum AckError {
     /// The id says which message of a batch it is, and not how large the batch is.
     #[error("the id lacks the size of its batch")]
     NoBatchSize,
+    /// The subscription was moved before it was sent.
+    #[error("a seek came before the acknowledgement was sent")]
+    Sought,
     /// The broker answered that it cannot or will not.
     #[error("the broker refused the acknowledgement: {code:?}: {message}")]
     Refused {

@@ -16,12 +16,17 @@ mod ready;
 mod receiving;
 mod redelivery;
 #[cfg(test)]
+mod scripted_delivery_tests;
+#[cfg(test)]
 mod scripted_tests;
 mod set;
 mod start;
 mod state;
+#[cfg(test)]
+mod state_tests;
 mod task;
 mod topic;
+mod unsent;
 
 use std::{fmt, sync::Arc};
 
@@ -165,6 +170,10 @@ impl Consumer {
             changed.as_mut().enable();
             while let Some(topic) = set.ready.pop() {
                 if let Some(taken) = take(&topic) {
+                    if set.shared.options.receiver_queue_size == 0 {
+                        // One message was asked for, whoever waits. The next one asks for the next.
+                        set.ready.wake_one();
+                    }
                     return Ok(taken);
                 }
             }

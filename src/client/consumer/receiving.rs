@@ -156,7 +156,8 @@ impl TopicConsumer {
         }
         let left_out = entry.count.saturating_sub(decoded.messages);
         if left_out > 0 || decoded.messages == 0 {
-            let consumed = (decoded.messages == 0).then(|| Consumed::entry(position));
+            let is_over = decoded.messages == 0 && !decoded.is_waiting;
+            let consumed = is_over.then(|| Consumed::entry(position));
             let mut inner = self.inner.lock();
             inner.state.consumed(receiving.ticket, left_out, consumed);
             self.flush(&mut inner, now);
@@ -213,7 +214,9 @@ impl TopicConsumer {
             let decoded = receiving.decode(self, &entry, now, visit);
             messages = messages.saturating_add(decoded.messages);
             permits = permits.saturating_add(entry.count.max(decoded.messages));
-            last = Some(Consumed::entry(entry.position()));
+            if !decoded.is_waiting {
+                last = Some(Consumed::entry(entry.position()));
+            }
             if receiving.has_ack_timeout && decoded.messages > 0 {
                 delivered.push(entry.position());
             }

@@ -30,7 +30,9 @@ use crate::{
 };
 
 /// A broker that serves every topic itself and subscribes whoever asks.
-async fn broker_with(change: impl FnOnce(Script) -> Script) -> (ScriptedBroker, PulsarClient) {
+pub(super) async fn broker_with(
+    change: impl FnOnce(Script) -> Script,
+) -> (ScriptedBroker, PulsarClient) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("pulsar://{}", listener.local_addr().unwrap());
     let of_lookup = url.clone();
@@ -61,22 +63,22 @@ async fn broker_with(change: impl FnOnce(Script) -> Script) -> (ScriptedBroker, 
     (broker, client)
 }
 
-fn succeed(received: &Received) -> Vec<Step> {
+pub(super) fn succeed(received: &Received) -> Vec<Step> {
     vec![Step::Send(Command::from(CommandSuccess {
         request_id: received.request_id(),
         schema: None,
     }))]
 }
 
-fn topic() -> TopicName {
+pub(super) fn topic() -> TopicName {
     TopicName::parse("persistent://public/default/t").unwrap()
 }
 
-async fn subscribe(client: &PulsarClient, options: ConsumerOptions) -> Consumer {
+pub(super) async fn subscribe(client: &PulsarClient, options: ConsumerOptions) -> Consumer {
     client.consumer(topic(), options).await.expect("subscribed")
 }
 
-fn options() -> ConsumerOptions {
+pub(super) fn options() -> ConsumerOptions {
     ConsumerOptions {
         ack_grouping: None,
         ..ConsumerOptions::new("s")
@@ -84,7 +86,7 @@ fn options() -> ConsumerOptions {
 }
 
 /// The `count`th SUBSCRIBE, counted from 1.
-async fn subscribed(broker: &ScriptedBroker, count: usize) -> CommandSubscribe {
+pub(super) async fn subscribed(broker: &ScriptedBroker, count: usize) -> CommandSubscribe {
     let received = broker.wait_for(Type::Subscribe, count).await;
     match &received[count - 1].command {
         Command::Subscribe(subscribe) => (**subscribe).clone(),
@@ -93,7 +95,7 @@ async fn subscribed(broker: &ScriptedBroker, count: usize) -> CommandSubscribe {
 }
 
 /// The permits of the `count`th FLOW, counted from 1.
-async fn flow(broker: &ScriptedBroker, count: usize) -> u32 {
+pub(super) async fn flow(broker: &ScriptedBroker, count: usize) -> u32 {
     let received = broker.wait_for(Type::Flow, count).await;
     match &received[count - 1].command {
         Command::Flow(flow) => flow.message_permits,
@@ -101,7 +103,7 @@ async fn flow(broker: &ScriptedBroker, count: usize) -> u32 {
     }
 }
 
-fn metadata() -> MessageMetadata {
+pub(super) fn metadata() -> MessageMetadata {
     MessageMetadata {
         producer_name: "p".to_owned(),
         publish_time: 1,
@@ -109,7 +111,7 @@ fn metadata() -> MessageMetadata {
     }
 }
 
-fn entry(metadata: &MessageMetadata, payload: &[u8]) -> Bytes {
+pub(super) fn entry(metadata: &MessageMetadata, payload: &[u8]) -> Bytes {
     message::encode(
         metadata,
         Bytes::copy_from_slice(payload),
@@ -118,7 +120,7 @@ fn entry(metadata: &MessageMetadata, payload: &[u8]) -> Bytes {
     .to_bytes()
 }
 
-fn batch(payloads: &[&str]) -> Bytes {
+pub(super) fn batch(payloads: &[&str]) -> Bytes {
     let mut builder = BatchBuilder::new(BatchLimits::default());
     for payload in payloads {
         builder
@@ -132,7 +134,7 @@ fn batch(payloads: &[&str]) -> Bytes {
     entry(&metadata, &payload)
 }
 
-fn message_command(consumer_id: u64, entry_id: u64) -> CommandMessage {
+pub(super) fn message_command(consumer_id: u64, entry_id: u64) -> CommandMessage {
     CommandMessage {
         consumer_id,
         message_id: MessageIdData {
@@ -144,26 +146,26 @@ fn message_command(consumer_id: u64, entry_id: u64) -> CommandMessage {
     }
 }
 
-fn deliver_as(command: CommandMessage, entry: Bytes) -> Step {
+pub(super) fn deliver_as(command: CommandMessage, entry: Bytes) -> Step {
     Step::Frame(Frame {
         command: Command::from(command).encode_command(),
         payload: entry,
     })
 }
 
-fn deliver(consumer_id: u64, entry_id: u64, payload: &str) -> Step {
+pub(super) fn deliver(consumer_id: u64, entry_id: u64, payload: &str) -> Step {
     let entry = entry(&metadata(), payload.as_bytes());
     deliver_as(message_command(consumer_id, entry_id), entry)
 }
 
-async fn next(consumer: &Consumer) -> ReceivedMessage {
+pub(super) async fn next(consumer: &Consumer) -> ReceivedMessage {
     tokio::time::timeout(Duration::from_secs(5), consumer.recv())
         .await
         .expect("a message in time")
         .expect("a message")
 }
 
-async fn next_text(consumer: &Consumer) -> String {
+pub(super) async fn next_text(consumer: &Consumer) -> String {
     String::from_utf8(next(consumer).await.payload.to_vec()).unwrap()
 }
 
@@ -359,7 +361,7 @@ async fn a_subscribe_that_is_refused_never_answered_or_answered_wrongly_is_a_typ
 }
 
 /// The script of a broker that does all well.
-fn broker_script(broker: &ScriptedBroker) -> Script {
+pub(super) fn broker_script(broker: &ScriptedBroker) -> Script {
     let url = broker.url();
     Script::new()
         .on(Type::PartitionedMetadata, |received| {
@@ -778,6 +780,12 @@ async fn a_broker_that_watches_topics_has_new_ones_found_at_once() {
             "persistent://public/default/a-2"
         ]
         .map(Arc::from)
+    );
+    consumer.close().await;
+    let closed = broker.wait_for(Type::WatchTopicListClose, 1).await;
+    assert!(
+        matches!(&closed[0].command, Command::WatchTopicListClose(close) if close.watcher_id == watch.watcher_id),
+        "{closed:?}"
     );
     broker.stop().await;
 }

@@ -104,6 +104,7 @@ impl ConsumerSet {
                 topic: Arc::clone(&topic),
                 client: self.client.clone(),
                 consumer_name: self.consumer_name.clone(),
+                migrated: None,
             };
             self.shared.tracker.spawn(task.run(subscribed));
             self.topics.lock().insert(name.clone(), topic);
@@ -153,7 +154,7 @@ impl ConsumerSet {
 
     fn find(&self, name: Option<&str>, id: &MessageId) -> Option<Arc<TopicConsumer>> {
         let topics = self.topics.lock();
-        if topics.len() == 1 {
+        if name.is_none() && topics.len() == 1 {
             return topics.values().next().map(Arc::clone);
         }
         let mut found = topics.values().filter(|topic| match name {
@@ -284,12 +285,12 @@ impl TopicConsumer {
 
     pub(super) async fn seek(&self, to: &SeekTo) -> Result<(), ClientError> {
         let (connection, consumer_id, ticket) = self.connected(None).await?;
-        self.flush_acknowledgements();
+        self.drain().await;
         let id = match to {
             SeekTo::Id(id) => Some(id.clone()),
             SeekTo::Time(_) => None,
         };
-        let before = self.with_state(|state, _| state.seek(id));
+        let before = self.begin_seek(id);
         // Given up half-way, nothing would come any more.
         let given_up = ReattachOnDrop { topic: Some(self) };
         let command = Command::from(CommandSeek {

@@ -249,8 +249,12 @@ impl State {
             return Ok(false);
         }
         let before = self.queue.len();
+        let entries_max = self.permits.entries_max();
         for entry in entries.drain(..) {
             self.permits.use_for(entry.count)?;
+            if self.queue.len() >= entries_max {
+                return Err(PermitsExceeded);
+            }
             if entry.epoch.is_some_and(|epoch| epoch < self.epoch) {
                 self.permits.give_back(entry.count);
             } else {
@@ -516,6 +520,10 @@ impl State {
 
     /// When [`commands`](Self::commands) has something to say without anything happening before.
     pub(crate) fn deadline(&self) -> Option<Duration> {
+        if self.is_seeking {
+            // Nothing is sent until it is over.
+            return None;
+        }
         let unacknowledged = self.unacknowledged.as_ref().and_then(Delayed::deadline);
         [
             self.acknowledgements.deadline(),
@@ -649,6 +657,13 @@ impl Permits {
         Ok(())
     }
 
+    /// How many entries may wait. Permits bound those that take some, twice the queue with those beyond the permits; entries
+    /// of which all messages are acknowledged take none.
+    fn entries_max(&self) -> usize {
+        let entries = usize::try_from(self.queue_size).unwrap_or(usize::MAX);
+        entries.saturating_mul(2).saturating_add(ENTRIES_SPARE)
+    }
+
     fn give_back(&mut self, count: u32) {
         // Without a queue permits are given for who waits, not for who was served.
         if self.queue_size > 0 {
@@ -683,6 +698,9 @@ pub(crate) fn permits_of(messages: i32, ack_set: &[i64]) -> u32 {
     let messages = u32::try_from(messages).unwrap_or(1);
     ack_set::count_left(ack_set, messages)
 }
+
+/// Entries that may wait beyond those that permits are given for.
+const ENTRIES_SPARE: usize = 64;
 
 /// Ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES, as Apache's clients have it.
 const REDELIVERED_IDS_MAX: usize = 1000;

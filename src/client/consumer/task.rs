@@ -19,7 +19,7 @@ use crate::{
         pulsar_client::PulsarClient,
         session::{Detached, Session},
     },
-    naming::{BrokerAddress, ServiceUrl},
+    naming::BrokerAddress,
     protocol::{
         command::{Command, name_of},
         proto::pulsar::{
@@ -37,6 +37,8 @@ pub(super) struct TopicTask {
     pub(super) topic: Arc<TopicConsumer>,
     pub(super) client: PulsarClient,
     pub(super) consumer_name: String,
+    /// Of the cluster that the topic was migrated to.
+    pub(super) migrated: Option<PulsarClient>,
 }
 
 /// Why an attachment is over.
@@ -55,7 +57,6 @@ impl TopicTask {
         let mut subscribed = Some(subscribed);
         let topic = Arc::clone(&self.topic);
         let stop = topic.stop.clone();
-        // The one of the first client, which is what is closed by the application.
         let client_stop = self.client.stop().clone();
         let until_closed = async {
             let work = self.subscribe_again_and_again(&mut subscribed);
@@ -141,7 +142,8 @@ impl TopicTask {
     /// Subscribes once. `None`: the consumer is to be closed.
     async fn attach(&mut self, assigned: Option<BrokerAddress>) -> Option<Result<(), ClientError>> {
         let topic = Arc::clone(&self.topic);
-        let session = self.client.session_for(&topic.name, assigned);
+        let way = self.migrated.as_ref().unwrap_or(&self.client);
+        let session = way.session_for(&topic.name, assigned);
         let session = match topic.stop.run_until_cancelled(session).await? {
             Ok(session) => session,
             Err(error) => return Some(Err(error)),
@@ -251,11 +253,9 @@ impl TopicTask {
                 if inner.reattach {
                     None
                 } else {
-                    topic.flush(&mut inner, now);
+                    let is_full = topic.send_if_due(&mut inner, now);
                     let connection = inner.link.as_ref().map(|link| link.session.connection());
-                    let full = connection
-                        .filter(|_| !inner.unsent.is_empty())
-                        .map(|connection| connection.outbound().clone());
+                    let full = connection.filter(|_| is_full).cloned();
                     inner.armed = inner.deadline().filter(|_| full.is_none());
                     Some((inner.armed, full))
                 }
@@ -277,7 +277,7 @@ impl TopicTask {
     /// Sends what was acknowledged and closes the consumer at the broker.
     async fn close(&self) {
         let topic = &self.topic;
-        topic.flush_acknowledgements();
+        topic.drain().await;
         let (connection, consumer_id) = {
             let inner = topic.inner.lock();
             let Some(link) = &inner.link else { return };
@@ -293,10 +293,7 @@ impl TopicTask {
     fn migrate(&mut self, to: Option<BrokerAddress>) {
         let Some(to) = to else { return };
         debug!(topic = %self.topic.text, cluster = %to, "topic migrated to another cluster");
-        let service_url = ServiceUrl {
-            addresses: vec![to],
-        };
-        self.client = PulsarClient::new(service_url, self.client.options().clone());
+        self.migrated = Some(self.client.migrated_to(&to));
     }
 }
 
@@ -324,10 +321,9 @@ fn key_shared_meta(policy: &KeySharedPolicy) -> KeySharedMeta {
     }
 }
 
-async fn room(outbound: Option<&crate::net::Outbound>) {
-    if let Some(outbound) = outbound {
-        // The end of the connection is told by itself.
-        let _ = outbound.ready().await;
+async fn room(connection: Option<&Connection>) {
+    if let Some(connection) = connection {
+        connection.room().await;
     }
 }
 

@@ -16,6 +16,7 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::debug;
 
 use super::{
     acknowledgements::NoBatchSize,
@@ -24,23 +25,19 @@ use super::{
     options::ConsumerOptions,
     ready::ReadyTopics,
     receiving::Receiving,
-    state::{State, Ticket},
+    state::{BeforeSeek, State, Ticket},
+    unsent::{Acknowledging, Receipt, Unsent, give_up, send_all},
 };
 use crate::{
     client::{
         clock::Clock,
         connection::Connection,
         error::{ClientError, CloseReason},
-        handshake::server_error,
         message_id::MessageId,
         session::{ConsumerEvents, Detached, Route, Session},
     },
     naming::TopicName,
-    net::{OutboundError, Outgoing},
-    protocol::{
-        command::{Command, name_of},
-        proto::pulsar::{CommandAck, CommandMessage},
-    },
+    protocol::{command::Command, proto::pulsar::CommandMessage},
 };
 
 /// See the module.
@@ -84,14 +81,12 @@ pub(super) struct Inner {
     /// The subscription is gone; there is nothing to close.
     pub(super) is_unsubscribed: bool,
     /// What the connection had no room for.
-    pub(super) unsent: VecDeque<Command>,
+    pub(super) unsent: VecDeque<Unsent>,
     /// Wait for the answer to the acknowledgements that are collected.
     receipts: Vec<Receipt>,
     /// When the task will wake by itself.
     pub(super) armed: Option<Duration>,
 }
-
-type Receipt = oneshot::Sender<Result<(), AckError>>;
 
 /// The attachment to a connection.
 pub(super) struct Link {
@@ -222,47 +217,80 @@ impl TopicConsumer {
 
     // Sending
 
-    /// Sends what is due, as far as there is room.
+    /// Sends what is due, as far as there is room, and wakes the task where it is needed for the rest.
     pub(super) fn flush(&self, inner: &mut Inner, now: Duration) {
-        if !inner.unsent.is_empty() || inner.state.is_due(now) {
-            self.send_due(inner, now, false);
-        }
+        let is_full = self.send_if_due(inner, now);
         let deadline = inner.state.deadline();
-        if deadline.is_some() && (inner.armed.is_none() || deadline < inner.armed) {
+        let is_sooner = deadline.is_some() && (inner.armed.is_none() || deadline < inner.armed);
+        if is_sooner {
             // The task sleeps longer than it may.
             inner.armed = deadline;
+        }
+        if is_full || is_sooner {
             self.wake.notify_one();
         }
     }
 
-    /// As [`flush`](Self::flush), with all acknowledgements that are collected.
-    pub(super) fn send_due(&self, inner: &mut Inner, now: Duration, all_acks: bool) {
-        let Some(link) = &inner.link else { return };
+    /// Sends what is due; says whether the connection has no room for all of it. For the task, which waits for room then.
+    pub(super) fn send_if_due(&self, inner: &mut Inner, now: Duration) -> bool {
+        let is_due = !inner.unsent.is_empty() || inner.state.is_due(now);
+        is_due && self.send_due(inner, now, false)
+    }
+
+    /// As [`send_if_due`](Self::send_if_due), with all acknowledgements that are collected if `all_acks`.
+    fn send_due(&self, inner: &mut Inner, now: Duration, all_acks: bool) -> bool {
+        let Some(link) = &inner.link else {
+            return false;
+        };
         let connection = link.session.connection().clone();
         let consumer_id = link.consumer_id;
         if !inner.state.is_ready() {
-            return;
+            return false;
         }
-        if !send_all(&connection, &mut inner.unsent) {
-            self.wake.notify_one();
-            return;
+        if !send_all(&connection, &mut inner.unsent, &self.tracker) {
+            return true;
         }
         if all_acks || inner.state.acks_due(now) {
             let mut acks = Vec::new();
             inner.state.acknowledgements().take(consumer_id, &mut acks);
             if self.options.ack_receipt {
                 let receipts = std::mem::take(&mut inner.receipts);
-                self.tracker
-                    .spawn(acknowledge(connection.clone(), acks, receipts));
+                if !acks.is_empty() || !receipts.is_empty() {
+                    let acks = Acknowledging::new(acks, receipts);
+                    inner.unsent.push_back(Unsent::Acknowledgements(acks));
+                }
             } else {
-                inner.unsent.extend(acks.into_iter().map(Command::from));
+                let acks = acks.into_iter().map(Command::from).map(Unsent::Command);
+                inner.unsent.extend(acks);
             }
         }
         let mut commands = Vec::new();
         inner.state.commands(now, &mut commands);
-        inner.unsent.extend(commands);
-        if !send_all(&connection, &mut inner.unsent) {
-            self.wake.notify_one();
+        inner
+            .unsent
+            .extend(commands.into_iter().map(Unsent::Command));
+        !send_all(&connection, &mut inner.unsent, &self.tracker)
+    }
+
+    /// Sends all that is due and all acknowledgements that are collected. Waits a while for room where there is none, so that
+    /// they leave before what the caller sends next.
+    pub(super) async fn drain(&self) {
+        let drained = async {
+            loop {
+                let connection = {
+                    let now = self.clock.now();
+                    let mut inner = self.inner.lock();
+                    if !self.send_due(&mut inner, now, true) {
+                        return;
+                    }
+                    let Some(link) = &inner.link else { return };
+                    link.session.connection().clone()
+                };
+                connection.room().await;
+            }
+        };
+        if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
+            debug!(topic = %self.text, "a broker does not take what a consumer has to send");
         }
     }
 
@@ -315,10 +343,24 @@ impl TopicConsumer {
     }
 
     fn open(&self) -> Result<MutexGuard<'_, Inner>, AckError> {
+        let inner = self.inner.lock();
+        // Behind the lock: what is collected before the end takes it is told by the end.
         if self.stop.is_cancelled() {
             return Err(AckError::Closed);
         }
-        Ok(self.inner.lock())
+        Ok(inner)
+    }
+
+    /// SEEK is about to be sent, to this message or to a time. Acknowledgements that were not sent are forgotten.
+    pub(super) fn begin_seek(&self, id: Option<MessageId>) -> BeforeSeek {
+        let (before, receipts) = {
+            let mut inner = self.inner.lock();
+            (inner.state.seek(id), std::mem::take(&mut inner.receipts))
+        };
+        for receipt in receipts {
+            let _ = receipt.send(Err(AckError::Sought));
+        }
+        before
     }
 
     /// Changes the state and sends what is due after that.
@@ -333,7 +375,9 @@ impl TopicConsumer {
     /// Sends the acknowledgements that are collected.
     pub(crate) fn flush_acknowledgements(&self) {
         let now = self.clock.now();
-        self.send_due(&mut self.inner.lock(), now, true);
+        if self.send_due(&mut self.inner.lock(), now, true) {
+            self.wake.notify_one();
+        }
     }
 
     // Attachments
@@ -343,7 +387,10 @@ impl TopicConsumer {
         let mut inner = self.inner.lock();
         inner.detached = None;
         inner.reattach = false;
-        inner.unsent.clear();
+        give_up(
+            &mut inner.unsent,
+            &AckError::Client(ClientError::NotConnected),
+        );
         inner.state.attach(consumer_id)
     }
 
@@ -376,6 +423,7 @@ impl TopicConsumer {
             let mut inner = self.inner.lock();
             let ticket = inner.state.ticket();
             inner.state.detach(ticket);
+            give_up(&mut inner.unsent, &AckError::Closed);
             (inner.link.take(), std::mem::take(&mut inner.receipts))
         };
         drop(link);
@@ -483,56 +531,15 @@ fn own_memory(entries: &mut [QueuedEntry]) {
     }
 }
 
-/// Sends in order until there is no room; says whether all was sent. After the end of the connection nothing is kept.
-fn send_all(connection: &Connection, unsent: &mut VecDeque<Command>) -> bool {
-    while let Some(command) = unsent.front() {
-        match connection.send(Outgoing::Command(command)) {
-            Ok(()) => {
-                unsent.pop_front();
-            }
-            Err(OutboundError::Full) => return false,
-            Err(OutboundError::Closed) => unsent.clear(),
-        }
-    }
-    true
-}
-
-/// Sends acknowledgements, waits for the answers and passes the worst of them on.
-async fn acknowledge(connection: Connection, acks: Vec<CommandAck>, receipts: Vec<Receipt>) {
-    let mut result = Ok(());
-    for ack in acks {
-        let ack = CommandAck {
-            request_id: Some(0),
-            ..ack
-        };
-        let answer = match connection.request(Command::from(ack)).await {
-            Ok(Command::AckResponse(response)) => match response.error {
-                None => Ok(()),
-                Some(code) => Err(AckError::Refused {
-                    code: server_error(code),
-                    message: response.message.unwrap_or_default(),
-                }),
-            },
-            Ok(answer) => Err(AckError::Client(ClientError::UnexpectedAnswer(name_of(
-                answer.command_type(),
-            )))),
-            Err(error) => Err(AckError::Client(error.into())),
-        };
-        if answer.is_err() {
-            result = answer;
-        }
-    }
-    for receipt in receipts {
-        let _ = receipt.send(result.clone());
-    }
-}
-
 fn no_size(_: NoBatchSize) -> AckError {
     AckError::NoBatchSize
 }
 
 /// What a connection ends with whose broker does not keep to the permits.
 const TOO_MANY: &str = "more messages than a consumer permitted";
+
+/// How long what is to be sent before something else waits for room.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// From so many bytes on, entries that came together are a good part of what one read brings (128 KiB).
 const SHARED_MEMORY_MIN: usize = 16 * 1024;

@@ -1,0 +1,229 @@
+//! Nothing is lost and nobody waits for ever, whatever happens in between.
+
+use std::time::Duration;
+
+use super::{scripted_tests::*, *};
+use crate::{
+    client::ReaderOptions,
+    protocol::{
+        command::Command,
+        proto::pulsar::{MessageMetadata, base_command::Type},
+    },
+    testing::scripted_broker::{Received, ScriptedBroker, Step},
+};
+
+/// The first chunk of two, as a message to this consumer.
+fn first_chunk(consumer_id: u64, entry_id: u64) -> Step {
+    let metadata = MessageMetadata {
+        uuid: Some("u".to_owned()),
+        num_chunks_from_msg: Some(2),
+        total_chunk_msg_size: Some(8),
+        chunk_id: Some(0),
+        ..metadata()
+    };
+    deliver_as(
+        message_command(consumer_id, entry_id),
+        entry(&metadata, b"half"),
+    )
+}
+
+#[tokio::test]
+async fn a_reader_begins_again_before_the_chunks_that_wait_for_the_rest_of_their_message() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ReaderOptions::new(MessageId::earliest());
+    let reader = client.reader(&topic(), options).await.unwrap();
+    let first = subscribed(&broker, 1).await;
+    flow(&broker, 1).await;
+    broker.push(vec![
+        deliver(first.consumer_id, 4, "a"),
+        first_chunk(first.consumer_id, 5),
+    ]);
+    reader.recv().await.unwrap();
+    {
+        // Takes the chunk and waits for more, until the connection is lost.
+        let mut rest = std::pin::pin!(reader.recv());
+        tokio::select! {
+            biased;
+            received = &mut rest => panic!("{received:?}"),
+            () = async {
+                broker.push(vec![Step::Close]);
+                let start = subscribed(&broker, 2).await.start_message_id.unwrap();
+                assert_eq!((start.ledger_id, start.entry_id), (7, 4));
+            } => {}
+        }
+    }
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn entries_taken_many_at_a_time_leave_waiting_chunks_to_be_delivered_again() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        durable: false,
+        start_message_id: Some(MessageId::earliest()),
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let first = subscribed(&broker, 1).await;
+    flow(&broker, 1).await;
+    broker.push(vec![
+        deliver(first.consumer_id, 4, "a"),
+        first_chunk(first.consumer_id, 5),
+    ]);
+    let mut messages = Vec::new();
+    consumer.receive_many(&mut messages, 1).await.unwrap();
+    {
+        let mut rest = std::pin::pin!(consumer.receive_many(&mut messages, 10));
+        tokio::select! {
+            biased;
+            received = &mut rest => panic!("{received:?}"),
+            () = async {
+                broker.push(vec![Step::Close]);
+                let start = subscribed(&broker, 2).await.start_message_id.unwrap();
+                assert_eq!((start.ledger_id, start.entry_id), (7, 4));
+            } => {}
+        }
+    }
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_queue_everyone_who_waits_gets_a_message() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        receiver_queue_size: 0,
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    let both = async { tokio::join!(next_text(&consumer), next_text(&consumer)) };
+    let answers = async {
+        for (count, entry_id, text) in [(1, 0, "a"), (2, 1, "b")] {
+            assert_eq!(flow(&broker, count).await, 1);
+            broker.push(vec![deliver(id, entry_id, text)]);
+        }
+    };
+    let ((first, second), ()) = tokio::join!(both, answers);
+    let mut texts = [first, second];
+    texts.sort();
+    assert_eq!(texts, ["a", "b"]);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn an_acknowledgement_that_names_another_topic_is_refused() {
+    let (broker, client) = broker_with(|script| script).await;
+    let consumer = subscribe(&client, options()).await;
+    let id = MessageId::of_entry(7, 0);
+    let other: Arc<str> = "persistent://public/default/other".into();
+    let result = consumer.ack((other, id.clone())).await;
+    assert!(matches!(result, Err(AckError::UnknownTopic)), "{result:?}");
+    let ours: Arc<str> = topic().to_string().into();
+    consumer.ack((ours, id.clone())).await.unwrap();
+    consumer.ack(id).await.unwrap();
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn acknowledgements_with_receipts_leave_before_the_consumer_is_closed() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        ack_receipt: true,
+        ack_grouping: Some(AckGrouping {
+            max_delay: Duration::from_secs(600),
+            max_messages: 1000,
+        }),
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    broker.push(vec![deliver(id, 0, "a")]);
+    let message = next(&consumer).await;
+    let acknowledged = consumer.ack(&message);
+    let mut acknowledged = std::pin::pin!(acknowledged);
+    tokio::select! {
+        biased;
+        result = &mut acknowledged => panic!("{result:?}"),
+        () = std::future::ready(()) => {}
+    }
+    consumer.close().await;
+    let received = broker.received();
+    let order: Vec<Type> = received
+        .iter()
+        .map(|received| received.command.command_type())
+        .filter_map(|command_type| Type::try_from(command_type).ok())
+        .filter(|command_type| matches!(command_type, Type::Ack | Type::CloseConsumer))
+        .collect();
+    assert_eq!(order, [Type::Ack, Type::CloseConsumer]);
+    broker.stop().await;
+}
+
+/// A consumer whose connection takes one frame at a time, with many messages.
+async fn with_little_room(ack_receipt: bool) -> (ScriptedBroker, Consumer, Vec<ReceivedMessage>) {
+    let (broker, client) = broker_with(|script| script).await;
+    let mut little = client.options().clone();
+    little.connection.outbound.high_watermark = 1;
+    let client = PulsarClient::new(broker.url().parse().unwrap(), little);
+    let options = ConsumerOptions {
+        ack_receipt,
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    broker.push((0..COUNT).map(|entry| deliver(id, entry, "x")).collect());
+    let mut messages = Vec::new();
+    for _ in 0..COUNT {
+        messages.push(next(&consumer).await);
+    }
+    (broker, consumer, messages)
+}
+
+const COUNT: u64 = 50;
+
+/// How many messages were acknowledged by these commands.
+fn acknowledged(received: &[Received]) -> usize {
+    let ids = |received: &Received| match &received.command {
+        Command::Ack(ack) => ack.message_id.len(),
+        _ => 0,
+    };
+    received.iter().map(ids).sum()
+}
+
+#[tokio::test]
+async fn acknowledgements_that_a_connection_has_no_room_for_are_sent_as_it_drains() {
+    let (broker, consumer, messages) = with_little_room(false).await;
+    for message in &messages {
+        consumer.ack(message).await.unwrap();
+    }
+    // What waits for room leaves together.
+    let mut count = 1;
+    while acknowledged(&broker.wait_for(Type::Ack, count).await) < messages.len() {
+        count += 1;
+    }
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_consumer_is_closed_behind_all_acknowledgements_even_without_room_for_them() {
+    for ack_receipt in [false, true] {
+        let (broker, consumer, messages) = with_little_room(ack_receipt).await;
+        let topic = consumer.set().topics().remove(0);
+        for message in &messages {
+            topic
+                .acknowledge(&mut std::iter::once(&message.id))
+                .unwrap();
+        }
+        consumer.close().await;
+        let received = broker.received();
+        let is_close = |received: &Received| matches!(received.command, Command::CloseConsumer(_));
+        let before: Vec<Received> = received
+            .into_iter()
+            .take_while(|received| !is_close(received))
+            .collect();
+        let count = acknowledged(&before);
+        assert_eq!(count, messages.len(), "with receipts: {ack_receipt}");
+        broker.stop().await;
+    }
+}
