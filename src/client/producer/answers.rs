@@ -179,7 +179,7 @@ impl<C> ProducerState<C> {
     }
 
     /// Fails the message at the front; of a chunked one all chunks that are left.
-    fn fail_message(&mut self, error: &SendError) {
+    pub(super) fn fail_message(&mut self, error: &SendError) {
         while let Some((entry, _)) = self.pending.front() {
             let is_end = !matches!(entry.chunk, Some(ChunkPlace::First | ChunkPlace::Middle));
             self.fail_front(error);
@@ -190,7 +190,7 @@ impl<C> ProducerState<C> {
         self.first_chunk = None;
     }
 
-    pub(super) fn fail_front(&mut self, error: &SendError) {
+    fn fail_front(&mut self, error: &SendError) {
         let ordinal = self.pending.first_ordinal();
         self.pending.pop(|_, completion| {
             self.outcomes.push(Outcome {

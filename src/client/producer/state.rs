@@ -164,7 +164,8 @@ impl<C> ProducerState<C> {
                 break;
             }
             let max = self.max_message_size;
-            self.fail_front(&SendError::TooLarge { size, max });
+            // Of a chunked one the last chunk may fit, and its receipt would be taken for that of the whole.
+            self.fail_message(&SendError::TooLarge { size, max });
         }
     }
 
