@@ -348,7 +348,8 @@ impl Producer {
     /// The partition that a message goes to.
     fn choose(&self, message: &OutgoingMessage) -> Arc<TopicProducer> {
         let inner = &self.inner;
-        let partitions = inner.partitions.read();
+        // Not under the lock: a custom routing is the application's code, which may take its time or ask this producer.
+        let partitions = self.partitions();
         let count = u32::try_from(partitions.len()).unwrap_or(u32::MAX);
         let chosen = if count <= 1 {
             0
