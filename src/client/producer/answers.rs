@@ -71,7 +71,21 @@ impl<C> ProducerState<C> {
                 result: Ok(id),
             });
         });
+        self.retire_flushes();
         Ok(())
+    }
+
+    /// Forgets flushes whose messages are all answered.
+    #[inline]
+    fn retire_flushes(&mut self) {
+        let first = self.pending.first_ordinal();
+        while self
+            .flushes
+            .front()
+            .is_some_and(|flush| flush.end() <= first)
+        {
+            self.flushes.pop_front();
+        }
     }
 
     /// -1, -1 for a message that the broker had already (deduplication).
@@ -198,7 +212,10 @@ impl<C> ProducerState<C> {
                 result: Err(error.clone()),
             });
         });
-        self.last_failure = Some((ordinal, error.clone()));
+        for flush in self.flushes.iter().filter(|flush| ordinal < flush.end()) {
+            flush.fail(error);
+        }
+        self.retire_flushes();
     }
 }
 
