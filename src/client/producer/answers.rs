@@ -180,7 +180,8 @@ impl<C> ProducerState<C> {
         self.pending.release_buffer();
     }
 
-    fn fail_everything(&mut self, error: &SendError) {
+    /// All that waits fails with this.
+    pub(crate) fn fail_everything(&mut self, error: &SendError) {
         while !self.pending.is_empty() {
             self.fail_front(error);
         }

@@ -396,6 +396,14 @@ impl TopicProducer {
         told.acknowledgements.clear();
     }
 
+    /// Whatever waits fails with this; the producer goes on.
+    pub(crate) fn fail_pending(&self, error: &SendError) {
+        let _ = self.with_state(|state, _| {
+            state.fail_everything(error);
+            Ok(())
+        });
+    }
+
     /// The producer ends: whatever waits fails with this.
     pub(crate) fn end(&self, error: SendError) {
         let _ = self.with_locked(|locked, _| {
