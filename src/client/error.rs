@@ -75,6 +75,9 @@ pub enum ConnectError {
         /// The whole answer, for a caller that passes it on unchanged.
         frame: Box<Frame>,
     },
+    /// An attempt failed that others waited for as well.
+    #[error(transparent)]
+    Shared(Arc<ConnectError>),
 }
 
 impl ConnectError {
@@ -96,6 +99,7 @@ impl ConnectError {
                     | ServerError::AuthorizationError
                     | ServerError::NotAllowedError
             ),
+            Self::Shared(error) => error.is_about_the_client(),
             _ => false,
         }
     }
@@ -110,6 +114,7 @@ impl ConnectError {
             | Self::AddressDenied
             | Self::ChallengeUnsupported => false,
             Self::Tls(error) => !error.is_lasting(),
+            Self::Shared(error) => error.may_pass(),
             _ => true,
         }
     }
