@@ -2,7 +2,10 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use super::lookup::LookupError;
+use super::{
+    lookup::{LookupError, LookupFailure},
+    pool::PoolError,
+};
 use crate::{
     config::CredentialError,
     naming::BrokerAddress,
@@ -72,6 +75,9 @@ pub enum ConnectError {
         /// The whole answer, for a caller that passes it on unchanged.
         frame: Box<Frame>,
     },
+    /// An attempt failed that others waited for as well.
+    #[error(transparent)]
+    Shared(Arc<ConnectError>),
 }
 
 impl ConnectError {
@@ -93,7 +99,23 @@ impl ConnectError {
                     | ServerError::AuthorizationError
                     | ServerError::NotAllowedError
             ),
+            Self::Shared(error) => error.is_about_the_client(),
             _ => false,
+        }
+    }
+
+    /// Whether the same may succeed a moment later, on whichever way it was connected.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Refused { code, .. } => is_passing(*code),
+            Self::TlsUnsupported
+            | Self::TlsConfig(_)
+            | Self::Credential(_)
+            | Self::AddressDenied
+            | Self::ChallengeUnsupported => false,
+            Self::Tls(error) => !error.is_lasting(),
+            Self::Shared(error) => error.may_pass(),
+            _ => true,
         }
     }
 }
@@ -237,19 +259,13 @@ impl ClientError {
         match self {
             Self::Lookup(error) => match &**error {
                 LookupError::Refused { code, .. } => is_passing(*code),
-                LookupError::Failure(failure) => failure.refusal().is_none_or(is_passing),
+                LookupError::Failure(LookupFailure::Pool(PoolError::Connect { error, .. })) => {
+                    error.may_pass()
+                }
+                LookupError::Failure(_) => true,
                 LookupError::UnexpectedAnswer(_) => false,
             },
-            Self::Connect { error, .. } | Self::ServiceUrl(error) => match &**error {
-                ConnectError::Refused { code, .. } => is_passing(*code),
-                ConnectError::TlsUnsupported
-                | ConnectError::TlsConfig(_)
-                | ConnectError::Credential(_)
-                | ConnectError::AddressDenied
-                | ConnectError::ChallengeUnsupported => false,
-                ConnectError::Tls(error) => !error.is_lasting(),
-                _ => true,
-            },
+            Self::Connect { error, .. } | Self::ServiceUrl(error) => error.may_pass(),
             Self::Request(RequestError::Refused { code, .. }) => is_passing(*code),
             Self::Request(RequestError::Timeout(_) | RequestError::Closed(_))
             | Self::NotConnected => true,
@@ -291,5 +307,50 @@ fn is_passing(code: ServerError) -> bool {
             | ServerError::ServiceNotReady
             | ServerError::TooManyRequests
             | ServerError::ConsumerNotFound
+            // Room may come while the broker holds the producer back (`producer_request_hold`).
+            | ServerError::ProducerBlockedQuotaExceededError
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A failure to connect, for the topic's broker and for the lookup of it.
+    fn both_ways(error: ConnectError) -> [ClientError; 2] {
+        let error = Arc::new(error);
+        let address = BrokerAddress::from_host_port("broker:6650").unwrap();
+        let failure = LookupFailure::Pool(PoolError::Connect {
+            address: address.clone(),
+            error: Arc::clone(&error),
+        });
+        [
+            ClientError::Connect { address, error },
+            ClientError::from(LookupError::Failure(failure)),
+        ]
+    }
+
+    #[test]
+    fn a_fault_of_our_own_passes_no_more_in_a_lookup_than_at_the_broker() {
+        let lasting: [fn() -> ConnectError; 4] = [
+            || ConnectError::TlsUnsupported,
+            || ConnectError::AddressDenied,
+            || ConnectError::ChallengeUnsupported,
+            || ConnectError::Tls(TlsError::NotTls),
+        ];
+        for error in lasting {
+            for error in both_ways(error()) {
+                assert!(!error.is_retryable(), "{error}");
+            }
+        }
+        let passing: [fn() -> ConnectError; 2] = [
+            || ConnectError::DialTimeout(Duration::ZERO),
+            || ConnectError::ClosedDuringHandshake,
+        ];
+        for error in passing {
+            for error in both_ways(error()) {
+                assert!(error.is_retryable(), "{error}");
+            }
+        }
+    }
 }

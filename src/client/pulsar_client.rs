@@ -180,7 +180,8 @@ impl PulsarClient {
 
     /// A connection for what any broker can answer. One attempt. Cancel-safe.
     pub(crate) async fn session_for_any(&self) -> Result<Session, ConnectError> {
-        self.shared.sessions.to_any().await
+        let session = self.shared.sessions.to_any().await;
+        session.map_err(ConnectError::Shared)
     }
 
     /// A connection to the broker that serves a topic, `assigned` if the topic's last broker named its successor. One
@@ -204,7 +205,7 @@ impl PulsarClient {
         let session = self.shared.sessions.to(&broker).await;
         session.map_err(|error| ClientError::Connect {
             address: broker.address,
-            error: Arc::new(error),
+            error,
         })
     }
 }

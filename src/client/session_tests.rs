@@ -26,7 +26,9 @@ use crate::{
     },
     testing::{
         certificates::Authority,
-        scripted_broker::{Script, ScriptedBroker, Step, auth_challenge, error, lookup_connect},
+        scripted_broker::{
+            Script, ScriptedBroker, Step, auth_challenge, connected, error, lookup_connect,
+        },
         tls::acceptor,
     },
 };
@@ -385,6 +387,54 @@ async fn another_caller_goes_on_when_the_first_one_gives_up() {
 }
 
 #[tokio::test]
+async fn callers_share_the_error_of_one_attempt() {
+    let broker = ScriptedBroker::start(Script::empty()).await;
+    let options = ConnectionOptions {
+        handshake_timeout: Duration::from_millis(100),
+        ..ConnectionOptions::default()
+    };
+    let sessions = sessions(&[broker.address()], options, 1);
+    let wanted = direct(broker.address());
+    let (a, b, c) = within(async {
+        tokio::join!(
+            sessions.to(&wanted),
+            sessions.to(&wanted),
+            sessions.to(&wanted)
+        )
+    })
+    .await;
+    let [a, b, c] = [a, b, c].map(Result::unwrap_err);
+    assert!(matches!(*a, ConnectError::HandshakeTimeout(_)), "{a:?}");
+    assert!(Arc::ptr_eq(&a, &b) && Arc::ptr_eq(&b, &c));
+    assert_eq!(broker.accepted(), 1);
+    assert!(format!("{sessions:?}").contains("open: 0"), "{sessions:?}");
+}
+
+#[tokio::test]
+async fn an_attempt_goes_on_for_others_when_its_first_caller_gives_up() {
+    let broker = ScriptedBroker::start(Script::new().on(Type::Connect, |_| {
+        vec![
+            Step::Delay(Duration::from_millis(100)),
+            Step::Send(connected()),
+        ]
+    }))
+    .await;
+    let sessions = sessions(&[broker.address()], ConnectionOptions::default(), 1);
+    let wanted = direct(broker.address());
+    let mut first = Box::pin(sessions.to(&wanted));
+    let mut second = Box::pin(sessions.to(&wanted));
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("the broker waits"),
+        _ = &mut second => panic!("the broker waits"),
+        _ = broker.wait_for(Type::Connect, 1) => {}
+    }
+    drop(first);
+    within(second).await.unwrap();
+    assert_eq!(broker.accepted(), 1);
+}
+
+#[tokio::test]
 async fn a_failed_attempt_does_not_keep_the_next_one_from_success() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -396,7 +446,8 @@ async fn a_failed_attempt_does_not_keep_the_next_one_from_success() {
         1,
     );
     let failed = within(sessions.to(&wanted)).await;
-    assert!(matches!(failed, Err(ConnectError::Dial(_))), "{failed:?}");
+    let error = failed.unwrap_err();
+    assert!(matches!(*error, ConnectError::Dial(_)), "{error:?}");
     let _broker = ScriptedBroker::start_on(socket.listen(16).unwrap(), Script::new());
     within(sessions.to(&wanted)).await.unwrap();
 }
@@ -451,7 +502,7 @@ async fn a_broker_behind_the_service_url_is_reached_through_any_of_its_addresses
     let alone = sessions(&[wrong_address], options, 1);
     let refused = within(alone.to(&behind)).await.unwrap_err();
     assert!(
-        matches!(&refused, ConnectError::Tls(TlsError::WrongHost { host, .. }) if host == "localhost"),
+        matches!(&*refused, ConnectError::Tls(TlsError::WrongHost { host, .. }) if host == "localhost"),
         "{refused}"
     );
 }

@@ -71,7 +71,21 @@ impl<C> ProducerState<C> {
                 result: Ok(id),
             });
         });
+        self.retire_flushes();
         Ok(())
+    }
+
+    /// Forgets flushes whose messages are all answered.
+    #[inline]
+    fn retire_flushes(&mut self) {
+        let first = self.pending.first_ordinal();
+        while self
+            .flushes
+            .front()
+            .is_some_and(|flush| flush.end() <= first)
+        {
+            self.flushes.pop_front();
+        }
     }
 
     /// -1, -1 for a message that the broker had already (deduplication).
@@ -166,7 +180,8 @@ impl<C> ProducerState<C> {
         self.pending.release_buffer();
     }
 
-    fn fail_everything(&mut self, error: &SendError) {
+    /// All that waits fails with this.
+    pub(crate) fn fail_everything(&mut self, error: &SendError) {
         while !self.pending.is_empty() {
             self.fail_front(error);
         }
@@ -179,7 +194,7 @@ impl<C> ProducerState<C> {
     }
 
     /// Fails the message at the front; of a chunked one all chunks that are left.
-    fn fail_message(&mut self, error: &SendError) {
+    pub(super) fn fail_message(&mut self, error: &SendError) {
         while let Some((entry, _)) = self.pending.front() {
             let is_end = !matches!(entry.chunk, Some(ChunkPlace::First | ChunkPlace::Middle));
             self.fail_front(error);
@@ -190,7 +205,7 @@ impl<C> ProducerState<C> {
         self.first_chunk = None;
     }
 
-    pub(super) fn fail_front(&mut self, error: &SendError) {
+    fn fail_front(&mut self, error: &SendError) {
         let ordinal = self.pending.first_ordinal();
         self.pending.pop(|_, completion| {
             self.outcomes.push(Outcome {
@@ -198,7 +213,10 @@ impl<C> ProducerState<C> {
                 result: Err(error.clone()),
             });
         });
-        self.last_failure = Some((ordinal, error.clone()));
+        for flush in self.flushes.iter().filter(|flush| ordinal < flush.end()) {
+            flush.fail(error);
+        }
+        self.retire_flushes();
     }
 }
 

@@ -16,6 +16,8 @@ mod task;
 mod topic_producer;
 
 #[cfg(test)]
+mod failure_tests;
+#[cfg(test)]
 mod routing_tests;
 #[cfg(test)]
 mod scripted_tests;
@@ -30,6 +32,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
@@ -217,40 +220,53 @@ impl Producer {
     /// Sends the batches in the making, and waits until all that was enqueued before is answered. Cancel-safe.
     ///
     /// # Errors
-    /// One of these messages failed, with its error.
+    /// One of these messages that had no receipt yet failed, with its error.
     pub async fn flush(&self) -> Result<(), SendError> {
         let partitions = self.partitions();
+        // All go out before the first is waited for.
+        let flushes: Vec<_> = partitions
+            .iter()
+            .map(|partition| (partition, partition.begin_flush()))
+            .collect();
         let mut result = Ok(());
-        for partition in partitions.iter() {
-            // All go out before the first is waited for.
-            partition.send_batches();
-        }
-        for partition in partitions.iter() {
-            result = result.and(partition.flush().await);
+        for (partition, flush) in flushes {
+            let flushed = match flush {
+                Ok(flush) => partition.flushed(flush).await,
+                Err(error) => Err(error),
+            };
+            result = result.and(flushed);
         }
         result
     }
 
     /// Sends what waits, waits for the receipts, and ends the producer at its brokers. What has no receipt within
-    /// `operation_timeout`, or when a broker is not connected, fails with [`SendError::Closed`]. Cancel-safe in that it can be
-    /// called again.
+    /// `operation_timeout`, or when a broker is not connected, fails with [`SendError::Closed`]. All partitions are closed at
+    /// once, so that one which hangs holds up no other. Cancel-safe in that it can be called again.
     ///
     /// # Errors
     /// A broker did not answer; the producer is closed all the same.
     pub async fn close(&self) -> Result<(), ClientError> {
         let limit = self.inner.client.options().operation_timeout;
         let partitions = self.partitions();
-        let mut result = Ok(());
+        let mut closing = JoinSet::new();
         for partition in partitions.iter() {
-            partition.send_batches();
+            let partition = Arc::clone(partition);
+            let flush = partition.begin_flush();
+            closing.spawn(async move {
+                if let Ok(flush) = flush {
+                    // What fails here is told to who sent it.
+                    let flushed = partition.flushed_while_connected(flush);
+                    let _ = tokio::time::timeout(limit, flushed).await;
+                }
+                let result = task::close(&partition).await;
+                partition.end(SendError::Closed);
+                result
+            });
         }
-        for partition in partitions.iter() {
-            if partition.is_connected() {
-                // What fails here is told to who sent it.
-                let _ = tokio::time::timeout(limit, partition.flush_while_connected()).await;
-            }
-            result = result.and(task::close(partition).await);
-            partition.end(SendError::Closed);
+        let mut result = Ok(());
+        while let Some(closed) = closing.join_next().await {
+            // A partition whose task is gone is as good as closed.
+            result = result.and(closed.unwrap_or(Ok(())));
         }
         self.inner.stop.cancel();
         result
@@ -348,7 +364,8 @@ impl Producer {
     /// The partition that a message goes to.
     fn choose(&self, message: &OutgoingMessage) -> Arc<TopicProducer> {
         let inner = &self.inner;
-        let partitions = inner.partitions.read();
+        // Not under the lock: a custom routing is the application's code, which may take its time or ask this producer.
+        let partitions = self.partitions();
         let count = u32::try_from(partitions.len()).unwrap_or(u32::MAX);
         let chosen = if count <= 1 {
             0

@@ -394,6 +394,54 @@ async fn a_refusal_that_will_not_pass_is_told_at_once() {
 }
 
 #[tokio::test]
+async fn a_full_backlog_fails_what_waits_and_does_not_end_the_producer() {
+    let (broker, script) = start().await;
+    let script = first(
+        script,
+        Type::Send,
+        |count, _| (count == 0).then(|| vec![Step::Close]),
+        honest_receipt,
+    );
+    broker.set_script(first(
+        script,
+        Type::Producer,
+        |count, received| {
+            let code = ServerError::ProducerBlockedQuotaExceededException;
+            let refused = error(received.request_id(), code, "backlog");
+            (1..3).contains(&count).then(|| vec![Step::Send(refused)])
+        },
+        |received| vec![Step::Send(success(received).into())],
+    ));
+    let client = client_of(&broker);
+    let producer = client.producer(&topic(), options()).await.unwrap();
+    let error = producer.send(text("a")).await.unwrap_err();
+    assert!(matches!(error, SendError::Client(_)), "{error}");
+    broker.wait_for(Type::Producer, 4).await;
+    assert_eq!(producer.send(text("b")).await.unwrap().entry_id, 1);
+    client.close();
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn creating_waits_while_a_full_backlog_holds_producers_back() {
+    let (broker, script) = start().await;
+    broker.set_script(first(
+        script,
+        Type::Producer,
+        |count, received| {
+            let code = ServerError::ProducerBlockedQuotaExceededError;
+            let refused = error(received.request_id(), code, "backlog");
+            (count < 2).then(|| vec![Step::Send(refused)])
+        },
+        |received| vec![Step::Send(success(received).into())],
+    ));
+    let client = client_of(&broker);
+    client.producer(&topic(), options()).await.unwrap();
+    client.close();
+    broker.stop().await;
+}
+
+#[tokio::test]
 async fn a_refusal_that_may_pass_is_tried_again() {
     let (broker, script) = start().await;
     broker.set_script(first(

@@ -4,7 +4,11 @@
 //! `C` is who is told what became of a message; it comes back in an [`Outcome`], exactly once.
 // hot path
 
-use std::time::Duration;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -97,6 +101,32 @@ pub(crate) enum AfterSendError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadReceipt(pub(crate) &'static str);
 
+/// All that was enqueued before some moment, to be waited for.
+#[derive(Debug, Clone)]
+pub(crate) struct Flush {
+    /// The number of the first entry that does not belong to it.
+    end: u64,
+    /// The first error of what belongs to it.
+    failure: Arc<OnceLock<SendError>>,
+}
+
+impl Flush {
+    /// The number that [`ProducerState::first_ordinal`] has when all is answered.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// A message that belongs to it failed; only the first error counts.
+    pub(super) fn fail(&self, error: &SendError) {
+        self.failure.get_or_init(|| error.clone());
+    }
+
+    /// How it ended, once all is answered.
+    pub(crate) fn result(&self) -> Result<(), SendError> {
+        self.failure.get().cloned().map_or(Ok(()), Err)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ProducerState<C> {
@@ -115,8 +145,9 @@ pub(crate) struct ProducerState<C> {
     pub(super) writer: MetadataWriter,
     /// Where the first chunk of the chunked message at the front lies.
     pub(super) first_chunk: Option<(u64, u64)>,
-    /// The last entry that failed.
-    pub(super) last_failure: Option<(u64, SendError)>,
+    /// Flushes that are not over, by their ends. Those of one end share an item until it has failed, so there are no more than
+    /// a few for each entry that waits.
+    pub(super) flushes: VecDeque<Flush>,
     pub(super) ended: Option<SendError>,
     /// What is to be told once the lock is released.
     pub(super) outcomes: Vec<Outcome<C>>,
@@ -136,7 +167,7 @@ impl<C> ProducerState<C> {
             batches: options.batching.map(Batches::new),
             writer: MetadataWriter::default(),
             first_chunk: None,
-            last_failure: None,
+            flushes: VecDeque::new(),
             ended: None,
             outcomes: Vec::new(),
             options,
@@ -164,7 +195,8 @@ impl<C> ProducerState<C> {
                 break;
             }
             let max = self.max_message_size;
-            self.fail_front(&SendError::TooLarge { size, max });
+            // Of a chunked one the last chunk may fit, and its receipt would be taken for that of the whole.
+            self.fail_message(&SendError::TooLarge { size, max });
         }
     }
 
@@ -230,19 +262,33 @@ impl<C> ProducerState<C> {
             && self.bytes() <= self.options.max_pending_bytes / 2
     }
 
-    /// The number that the next entry gets, all batches sent: the goal of a flush.
-    pub(crate) fn next_ordinal(&self) -> u64 {
-        self.pending.next_ordinal()
-    }
-
     /// All entries before this one are done with.
     pub(crate) fn first_ordinal(&self) -> u64 {
         self.pending.first_ordinal()
     }
 
-    /// The number and the error of the last entry that failed.
-    pub(crate) fn last_failure(&self) -> Option<&(u64, SendError)> {
-        self.last_failure.as_ref()
+    /// Makes entries of all batches in the making; what waits now is answered when [`first_ordinal`](Self::first_ordinal) is
+    /// the end of the flush. A batch that cannot be sent fails it.
+    pub(crate) fn begin_flush(&mut self, now: Now) -> Flush {
+        let refused = self.flush_batches(now);
+        let end = self.pending.next_ordinal();
+        let is_shared = |flush: &&Flush| flush.end == end && flush.failure.get().is_none();
+        let flush = match self.flushes.back().filter(is_shared) {
+            Some(flush) if refused.is_none() => flush.clone(),
+            _ => Flush {
+                end,
+                failure: Arc::new(refused.map_or_else(OnceLock::new, OnceLock::from)),
+            },
+        };
+        let is_waiting = !self.pending.is_empty() && flush.failure.get().is_none();
+        let is_new = self
+            .flushes
+            .back()
+            .is_none_or(|last| !Arc::ptr_eq(&last.failure, &flush.failure));
+        if is_waiting && is_new {
+            self.flushes.push_back(flush.clone());
+        }
+        flush
     }
 
     /// Whether a message may become part of a batch, and so is not to be compressed by itself.
@@ -473,25 +519,34 @@ impl<C> ProducerState<C> {
         Ok(())
     }
 
-    /// Makes entries of all batches in the making.
-    pub(crate) fn flush_batches(&mut self, now: Now) {
-        let Some(batches) = &mut self.batches else {
-            return;
-        };
+    /// Makes entries of all batches in the making. Returns the error of the first one that cannot be sent, which its messages
+    /// were told.
+    pub(crate) fn flush_batches(&mut self, now: Now) -> Option<SendError> {
+        let batches = self.batches.as_mut()?;
         if batches.messages() == 0 {
-            return;
+            return None;
         }
         let is_key_based = batches.is_key_based();
-        for batch in batches.take() {
-            let completions = self.push_batch(batch, is_key_based, now);
+        let mut refused = None;
+        for mut batch in batches.take() {
+            if let Err(error) = self.push_batch(&mut batch, is_key_based, now) {
+                fail_all(batch.completions.drain(..), &error, &mut self.outcomes);
+                refused.get_or_insert(error);
+            }
             if let Some(batches) = &mut self.batches {
-                batches.give_back(completions);
+                batches.give_back(batch.completions);
             }
         }
         self.pending.push_written(Bytes::new());
+        refused
     }
 
-    fn push_batch(&mut self, mut batch: Batch<C>, is_key_based: bool, now: Now) -> Vec<C> {
+    fn push_batch(
+        &mut self,
+        batch: &mut Batch<C>,
+        is_key_based: bool,
+        now: Now,
+    ) -> Result<(), SendError> {
         let count = batch.completions.len();
         let count = u32::try_from(count).expect("a batch has far fewer messages");
         let mut payload = batch.payload.split().freeze();
@@ -511,14 +566,7 @@ impl<C> ProducerState<C> {
             metadata.num_messages_in_batch = i32::try_from(count).ok();
             metadata.highest_sequence_id = highest;
         }
-        let compressed = compress(&self.options, &mut metadata, payload);
-        let payload = match compressed {
-            Ok(payload) => payload,
-            Err(error) => {
-                fail_all(batch.completions.drain(..), &error, &mut self.outcomes);
-                return batch.completions;
-            }
-        };
+        let payload = compress(&self.options, &mut metadata, payload)?;
         self.writer.prepare(&mut metadata);
         let size = entry::message_len(
             self.writer
@@ -529,9 +577,7 @@ impl<C> ProducerState<C> {
         if size > self.max_message_size {
             // Keys and properties count as well, and are known to be too large only now.
             let max = self.max_message_size;
-            let error = SendError::TooLarge { size, max };
-            fail_all(batch.completions.drain(..), &error, &mut self.outcomes);
-            return batch.completions;
+            return Err(SendError::TooLarge { size, max });
         }
         let entry = Entry {
             sequence_id,
@@ -545,7 +591,7 @@ impl<C> ProducerState<C> {
             checksum_errors: 0,
         };
         self.push_entry(entry, &payload, now, batch.completions.drain(..));
-        batch.completions
+        Ok(())
     }
 
     /// Writes the frame of an entry whose metadata the writer has.

@@ -23,10 +23,10 @@ use crate::protocol::{
     proto::pulsar::{CommandSend, CommandSendReceipt, CompressionType, MessageIdData, ServerError},
 };
 
-const MAX_MESSAGE: usize = 20_000;
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const MAX_MESSAGE: usize = 20_000;
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
-fn options() -> StateOptions {
+pub(super) fn options() -> StateOptions {
     StateOptions {
         producer_id: 7,
         partition: None,
@@ -42,7 +42,7 @@ fn options() -> StateOptions {
     }
 }
 
-fn batching() -> StateOptions {
+pub(super) fn batching() -> StateOptions {
     StateOptions {
         batching: Some(BatchingOptions {
             max_messages: 3,
@@ -55,22 +55,22 @@ fn batching() -> StateOptions {
 }
 
 /// A state whose completions are the numbers of messages, and its connection.
-struct Harness {
-    state: ProducerState<usize>,
-    options: StateOptions,
-    now: Now,
+pub(super) struct Harness {
+    pub(super) state: ProducerState<usize>,
+    pub(super) options: StateOptions,
+    pub(super) now: Now,
     pushed: usize,
-    outcomes: Vec<Outcome<usize>>,
+    pub(super) outcomes: Vec<Outcome<usize>>,
 }
 
 /// What a connection got.
-struct Sent {
-    send: CommandSend,
-    parts: MessageParts,
+pub(super) struct Sent {
+    pub(super) send: CommandSend,
+    pub(super) parts: MessageParts,
 }
 
 impl Harness {
-    fn new(options: StateOptions) -> Self {
+    pub(super) fn new(options: StateOptions) -> Self {
         let mut harness = Self {
             state: ProducerState::new(options.clone()),
             options,
@@ -85,7 +85,7 @@ impl Harness {
         harness
     }
 
-    fn open(&mut self, last_sequence_id: Option<u64>) {
+    pub(super) fn open(&mut self, last_sequence_id: Option<u64>) {
         self.state.open(Opened {
             name: "name".to_owned(),
             last_sequence_id,
@@ -95,13 +95,13 @@ impl Harness {
         self.take();
     }
 
-    fn take(&mut self) {
+    pub(super) fn take(&mut self) {
         let mut taken = Vec::new();
         self.state.take_outcomes(&mut taken);
         self.outcomes.extend(taken);
     }
 
-    fn push(&mut self, message: OutgoingMessage) -> Result<(), SendError> {
+    pub(super) fn push(&mut self, message: OutgoingMessage) -> Result<(), SendError> {
         self.push_many(message, 1)
     }
 
@@ -127,7 +127,7 @@ impl Harness {
     }
 
     /// What is new for the connection.
-    fn send(&mut self) -> Vec<Sent> {
+    pub(super) fn send(&mut self) -> Vec<Sent> {
         let mut bytes = BytesMut::new();
         while let Some(segment) = self.state.unsent() {
             bytes.extend_from_slice(&segment.head);
@@ -149,7 +149,7 @@ impl Harness {
         sent
     }
 
-    fn receipt(&mut self, sent: &Sent, entry_id: u64) -> Result<(), BadReceipt> {
+    pub(super) fn receipt(&mut self, sent: &Sent, entry_id: u64) -> Result<(), BadReceipt> {
         let receipt = CommandSendReceipt {
             producer_id: 7,
             sequence_id: sent.send.sequence_id,
@@ -165,19 +165,19 @@ impl Harness {
         result
     }
 
-    fn on_time(&mut self, elapsed: Duration) {
+    pub(super) fn on_time(&mut self, elapsed: Duration) {
         self.now.elapsed = elapsed;
         self.state.on_time(self.now);
         self.take();
     }
 
-    fn send_error(&mut self, sequence_id: u64, code: ServerError) -> AfterSendError {
+    pub(super) fn send_error(&mut self, sequence_id: u64, code: ServerError) -> AfterSendError {
         let after = self.state.on_send_error(sequence_id, code, "no".to_owned());
         self.take();
         after
     }
 
-    fn stored(&self) -> Vec<usize> {
+    pub(super) fn stored(&self) -> Vec<usize> {
         let stored = self
             .outcomes
             .iter()
@@ -185,7 +185,7 @@ impl Harness {
         stored.map(|outcome| outcome.completion).collect()
     }
 
-    fn failed(&self) -> Vec<usize> {
+    pub(super) fn failed(&self) -> Vec<usize> {
         let failed = self
             .outcomes
             .iter()
@@ -194,15 +194,15 @@ impl Harness {
     }
 }
 
-fn text(text: &str) -> OutgoingMessage {
+pub(super) fn text(text: &str) -> OutgoingMessage {
     OutgoingMessage::new(text.to_owned())
 }
 
-fn large(len: usize) -> OutgoingMessage {
+pub(super) fn large(len: usize) -> OutgoingMessage {
     OutgoingMessage::new(vec![b'x'; len])
 }
 
-fn sequence_ids(sent: &[Sent]) -> Vec<u64> {
+pub(super) fn sequence_ids(sent: &[Sent]) -> Vec<u64> {
     sent.iter().map(|sent| sent.send.sequence_id).collect()
 }
 

@@ -153,6 +153,12 @@ impl ProducerTask {
                             return error;
                         }
                         debug!(topic = %self.producer.topic, %error, "a producer could not get back");
+                        if error.server_error()
+                            == Some(ServerError::ProducerBlockedQuotaExceededException)
+                        {
+                            // The quota's policy is to refuse what comes, not the producer (`producer_exception`).
+                            self.producer.fail_pending(&SendError::Client(error));
+                        }
                     }
                 }
             }
@@ -293,9 +299,7 @@ fn final_error(error: &ClientError) -> Option<SendError> {
     match error.server_error() {
         Some(ServerError::ProducerFenced) => Some(SendError::Fenced),
         Some(ServerError::TopicTerminatedError) => Some(SendError::Terminated),
-        Some(ServerError::TopicNotFound | ServerError::ProducerBlockedQuotaExceededException) => {
-            Some(SendError::Client(error.clone()))
-        }
+        Some(ServerError::TopicNotFound) => Some(SendError::Client(error.clone())),
         _ if matches!(error, ClientError::Closed) => Some(SendError::Closed),
         _ => None,
     }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     error::SendError,
     options::{Acknowledgement, OutgoingMessage, ProducerOptions, RawEntry, ReceiptSink, Tokens},
-    state::{self, AfterSendError, Now, Outcome, Outgoing, ProducerState, StateOptions},
+    state::{self, AfterSendError, Flush, Now, Outcome, Outgoing, ProducerState, StateOptions},
 };
 use crate::{
     client::{
@@ -285,50 +285,43 @@ impl TopicProducer {
         }
     }
 
-    /// Sends the batches in the making and waits until all that was enqueued before is answered. Cancel-safe.
-    pub(crate) async fn flush(&self) -> Result<(), SendError> {
-        self.wait_flushed(|_| true).await
+    /// Sends the batches in the making; what was enqueued before is to be waited for.
+    pub(crate) fn begin_flush(&self) -> Result<Flush, SendError> {
+        self.with_state(|state, now| match state.ended() {
+            Some(ended) => Err(ended.clone()),
+            None => Ok(state.begin_flush(now)),
+        })
     }
 
-    /// As [`flush`](Self::flush), but gives up when the connection is gone.
-    pub(crate) async fn flush_while_connected(&self) -> Result<(), SendError> {
-        self.wait_flushed(|locked| locked.link.is_some()).await
+    /// Waits until all messages of a flush are answered. Cancel-safe.
+    pub(crate) async fn flushed(&self, flush: Flush) -> Result<(), SendError> {
+        self.wait_flushed(flush, |_| true).await
     }
 
-    /// Sends the batches in the making.
-    pub(crate) fn send_batches(&self) {
-        let _ = self.with_state(|state, now| {
-            state.flush_batches(now);
-            Ok(())
-        });
+    /// As [`flushed`](Self::flushed), but gives up when the connection is gone.
+    pub(crate) async fn flushed_while_connected(&self, flush: Flush) -> Result<(), SendError> {
+        self.wait_flushed(flush, |locked| locked.link.is_some())
+            .await
     }
 
-    async fn wait_flushed(&self, go_on: impl Fn(&Locked) -> bool) -> Result<(), SendError> {
-        let range = self.with_state(|state, now| {
-            if let Some(ended) = state.ended() {
-                return Err(ended.clone());
-            }
-            state.flush_batches(now);
-            Ok(state.first_ordinal()..state.next_ordinal())
-        })?;
+    async fn wait_flushed(
+        &self,
+        flush: Flush,
+        go_on: impl Fn(&Locked) -> bool,
+    ) -> Result<(), SendError> {
         loop {
             let mut progress = std::pin::pin!(self.progress.notified());
             progress.as_mut().enable();
             {
                 let mut locked = self.locked.lock();
-                if locked.state.first_ordinal() >= range.end {
-                    return match locked.state.last_failure() {
-                        Some((ordinal, error)) if range.contains(ordinal) => Err(error.clone()),
-                        _ => Ok(()),
-                    };
+                if locked.state.first_ordinal() >= flush.end() {
+                    return flush.result();
                 }
                 if !go_on(&locked) {
                     return Err(SendError::Closed);
                 }
-                let goal = locked
-                    .flush_goal
-                    .map_or(range.end, |goal| goal.min(range.end));
-                locked.flush_goal = Some(goal);
+                let goal = locked.flush_goal.unwrap_or(u64::MAX);
+                locked.flush_goal = Some(goal.min(flush.end()));
             }
             progress.await;
         }
@@ -401,6 +394,14 @@ impl TopicProducer {
             sink.on_receipts(&told.acknowledgements);
         }
         told.acknowledgements.clear();
+    }
+
+    /// Whatever waits fails with this; the producer goes on.
+    pub(crate) fn fail_pending(&self, error: &SendError) {
+        let _ = self.with_state(|state, _| {
+            state.fail_everything(error);
+            Ok(())
+        });
     }
 
     /// The producer ends: whatever waits fails with this.
