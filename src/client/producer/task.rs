@@ -2,7 +2,7 @@
 //!
 //! Owns nothing but the route of the present connection; what is shared is in `topic_producer.rs`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -123,8 +123,15 @@ impl ProducerTask {
     /// Gets back to a broker whenever the connection is lost; returns when that cannot be.
     async fn stay_open(&mut self) -> SendError {
         loop {
+            let since = self.producer.clock.now();
             let detached = self.producer.wait_detached().await;
             self.route = None;
+            let lasted = self.producer.clock.now().saturating_sub(since);
+            // Brokers that hand a producer on and on get no more attempts than one that cannot be reached.
+            let mut is_stable = lasted >= STABLE;
+            if is_stable {
+                self.backoff.reset();
+            }
             let mut assigned = match detached {
                 Detached::ByBroker { assigned } => assigned,
                 Detached::Migrated { to } => {
@@ -139,7 +146,7 @@ impl ProducerTask {
                 }
             };
             loop {
-                if assigned.is_none() {
+                if assigned.is_none() || !std::mem::take(&mut is_stable) {
                     let Some(delay) = self.backoff.next() else {
                         return SendError::Closed;
                     };
@@ -162,7 +169,6 @@ impl ProducerTask {
                     }
                 }
             }
-            self.backoff.reset();
         }
     }
 
@@ -307,5 +313,7 @@ fn final_error(error: &ClientError) -> Option<SendError> {
 
 /// The largest message where CONNECTED does not tell it (`Commands.DEFAULT_MAX_MESSAGE_SIZE`).
 const MAX_MESSAGE_SIZE: usize = 5 * 1024 * 1024;
+/// A connection that lasted as long is no reason to be careful with the next one.
+const STABLE: Duration = Duration::from_secs(1);
 /// An id that no request gets.
 const NOBODYS_REQUEST_ID: u64 = 0x7fff_ffff_ffff_ffff;
