@@ -38,6 +38,11 @@ fn options() -> ProducerOptions {
 }
 
 fn client_of(broker: &ScriptedBroker) -> PulsarClient {
+    client_with_delays_of(broker, Duration::from_millis(1))
+}
+
+/// With attempts at least that far from each other.
+fn client_with_delays_of(broker: &ScriptedBroker, initial: Duration) -> PulsarClient {
     let options = ClientOptions {
         connection: ConnectionOptions {
             request_timeout: Duration::from_millis(500),
@@ -45,8 +50,8 @@ fn client_of(broker: &ScriptedBroker) -> PulsarClient {
         },
         operation_timeout: Duration::from_secs(3),
         backoff: BackoffPolicy {
-            initial: Duration::from_millis(1),
-            max: Duration::from_millis(10),
+            initial,
+            max: initial * 10,
             ..BackoffPolicy::default()
         },
         ..ClientOptions::default()
@@ -627,6 +632,57 @@ async fn a_broker_that_does_not_read_fills_the_queue_and_no_more() {
     for receipt in receipts {
         assert!(matches!(receipt.await, Err(SendError::Timeout(_))));
     }
+    client.close();
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_producer_that_is_dropped_is_closed_at_a_broker_that_is_behind_with_reading() {
+    let (broker, script) = start().await;
+    broker.set_script(first(
+        script,
+        Type::Send,
+        |count, _| (count == 0).then(|| vec![Step::Delay(SHORT)]),
+        |_| vec![],
+    ));
+    let client = client_of(&broker);
+    let options = ProducerOptions {
+        max_pending: 100_000,
+        max_pending_bytes: 32 * 1024 * 1024,
+        ..options()
+    };
+    let producer = client.producer(&topic(), options).await.unwrap();
+    let message = OutgoingMessage::new(vec![0; 64 * 1024]);
+    while producer.try_enqueue(message.clone()).is_ok() {}
+    drop(producer);
+    broker.wait_for(Type::CloseProducer, 1).await;
+    client.close();
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn brokers_that_hand_a_producer_on_and_on_are_not_asked_without_pause() {
+    let (broker, script) = start().await;
+    let url = broker.url();
+    broker.set_script(script.on(Type::Send, move |received| {
+        let close = CommandCloseProducer {
+            producer_id: send_of(received).producer_id,
+            request_id: u64::MAX,
+            assigned_broker_service_url: Some(url.clone()),
+            ..CommandCloseProducer::default()
+        };
+        vec![Step::Send(close.into())]
+    }));
+    let client = client_with_delays_of(&broker, Duration::from_millis(100));
+    let options = ProducerOptions {
+        send_timeout: Some(Duration::from_millis(500)),
+        ..options()
+    };
+    let producer = client.producer(&topic(), options).await.unwrap();
+    let error = producer.send(text("a")).await.unwrap_err();
+    assert!(matches!(error, SendError::Timeout(_)), "{error}");
+    let attempts = broker.received_of(Type::Producer).len();
+    assert!((2..20).contains(&attempts), "{attempts}");
     client.close();
     broker.stop().await;
 }

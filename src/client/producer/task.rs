@@ -2,9 +2,11 @@
 //!
 //! Owns nothing but the route of the present connection; what is shared is in `topic_producer.rs`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::timeout;
+use parking_lot::Mutex;
+use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
+use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::{error::SendError, state::Opened, topic_producer::TopicProducer};
@@ -17,7 +19,7 @@ use crate::{
         session::{Detached, Route},
     },
     naming::BrokerAddress,
-    net::Outgoing,
+    net::{OutboundError, Outgoing},
     protocol::{
         command::{Command, name_of},
         proto::pulsar::{
@@ -35,6 +37,8 @@ pub(crate) struct ProducerTask {
     backoff: Backoff,
     /// The place at the present connection.
     route: Option<Route>,
+    /// A CLOSE_PRODUCER that waits for room on its connection. Behind the next PRODUCER it would close that one.
+    closing: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl ProducerTask {
@@ -48,6 +52,7 @@ impl ProducerTask {
             epoch: 0,
             backoff,
             route: None,
+            closing: Mutex::new(None),
         }
     }
 
@@ -113,7 +118,7 @@ impl ProducerTask {
     /// The producer ends, at the broker as well.
     fn finish(&mut self, error: SendError) {
         if let Some(connection) = self.producer.connection() {
-            abandon(&connection, self.producer.id);
+            abandon(&connection, self.producer.id, self.client.tracker());
         }
         self.route = None;
         self.producer.end(error);
@@ -123,8 +128,15 @@ impl ProducerTask {
     /// Gets back to a broker whenever the connection is lost; returns when that cannot be.
     async fn stay_open(&mut self) -> SendError {
         loop {
+            let since = self.producer.clock.now();
             let detached = self.producer.wait_detached().await;
             self.route = None;
+            let lasted = self.producer.clock.now().saturating_sub(since);
+            // Brokers that hand a producer on and on get no more attempts than one that cannot be reached.
+            let mut is_stable = lasted >= STABLE;
+            if is_stable {
+                self.backoff.reset();
+            }
             let mut assigned = match detached {
                 Detached::ByBroker { assigned } => assigned,
                 Detached::Migrated { to } => {
@@ -139,7 +151,7 @@ impl ProducerTask {
                 }
             };
             loop {
-                if assigned.is_none() {
+                if assigned.is_none() || !std::mem::take(&mut is_stable) {
                     let Some(delay) = self.backoff.next() else {
                         return SendError::Closed;
                     };
@@ -162,12 +174,16 @@ impl ProducerTask {
                     }
                 }
             }
-            self.backoff.reset();
         }
     }
 
     /// One attempt to open the producer at its broker.
     async fn open(&mut self, assigned: Option<BrokerAddress>) -> Result<(), ClientError> {
+        let closing = self.closing.get_mut().take();
+        if let Some(closing) = closing {
+            // It ends within the time of a request, and how it ended makes no difference.
+            let _ = closing.await;
+        }
         let producer = &self.producer;
         // Connecting takes much room, and a producer is connected most of the time.
         let session = Box::pin(self.client.session_for(&producer.topic, assigned)).await?;
@@ -178,6 +194,8 @@ impl ProducerTask {
         let mut abandoned = Abandoned {
             connection: Some(connection),
             producer_id: producer.id,
+            tracker: self.client.tracker(),
+            closing: &self.closing,
         };
         let answer = connection.request(self.command()).await;
         self.epoch += 1;
@@ -256,25 +274,44 @@ impl Drop for ProducerTask {
 struct Abandoned<'a> {
     connection: Option<&'a Connection>,
     producer_id: u64,
+    tracker: &'a TaskTracker,
+    closing: &'a Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Drop for Abandoned<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.connection {
-            abandon(connection, self.producer_id);
+            *self.closing.lock() = abandon(connection, self.producer_id, self.tracker);
         }
     }
 }
 
-/// Closes a producer at the broker without waiting for the answer, which is discarded.
-fn abandon(connection: &Connection, producer_id: u64) {
+/// Closes a producer at the broker without waiting for the answer, which is discarded. Where the connection has no room
+/// now, a task waits for it as long as a request may take, and is returned.
+fn abandon(
+    connection: &Connection,
+    producer_id: u64,
+    tracker: &TaskTracker,
+) -> Option<JoinHandle<()>> {
     let command = Command::from(CommandCloseProducer {
         producer_id,
         request_id: NOBODYS_REQUEST_ID,
         ..CommandCloseProducer::default()
     });
-    // On a closed connection there is nothing to close, and a full one will be closed by its keep-alive.
-    let _ = connection.send(Outgoing::Command(&command));
+    match connection.send(Outgoing::Command(&command)) {
+        // On a closed connection there is nothing to close.
+        Ok(()) | Err(OutboundError::Closed) => return None,
+        Err(OutboundError::Full) => {}
+    }
+    // Outside a runtime nothing is left that the connection could be written by.
+    let runtime = Handle::try_current().ok()?;
+    let connection = connection.clone();
+    let closing = async move {
+        if let Err(error) = connection.request(command).await {
+            debug!(%error, producer_id, "a producer could not be closed at its broker");
+        }
+    };
+    Some(tracker.spawn_on(closing, &runtime))
 }
 
 /// Closes a producer at its broker and waits for the answer.
@@ -307,5 +344,7 @@ fn final_error(error: &ClientError) -> Option<SendError> {
 
 /// The largest message where CONNECTED does not tell it (`Commands.DEFAULT_MAX_MESSAGE_SIZE`).
 const MAX_MESSAGE_SIZE: usize = 5 * 1024 * 1024;
+/// A connection that lasted as long is no reason to be careful with the next one.
+const STABLE: Duration = Duration::from_secs(1);
 /// An id that no request gets.
 const NOBODYS_REQUEST_ID: u64 = 0x7fff_ffff_ffff_ffff;
