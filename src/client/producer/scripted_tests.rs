@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -761,6 +761,53 @@ async fn tokens_come_back_in_order() {
         client.close();
         broker.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_custom_routing_runs_while_partitions_may_change() {
+    let (broker, script) = start().await;
+    broker.set_script(script.on(Type::PartitionedMetadata, |received| {
+        vec![Step::Send(partitions(received.request_id(), 2))]
+    }));
+    let client = client_of(&broker);
+    let own = Arc::new(OnceLock::<Producer>::new());
+    let asked = Arc::clone(&own);
+    let options = ProducerOptions {
+        routing: Routing::Custom(Arc::new(move |_, _| {
+            let producer = asked.get().unwrap();
+            u32::from(producer.inner.partitions.try_write().is_some())
+        })),
+        ..options()
+    };
+    let producer = client.producer(&topic(), options).await.unwrap();
+    own.set(producer.clone()).unwrap();
+    let id = producer.send(text("a")).await.unwrap();
+    assert_eq!(id.partition, Some(1));
+    client.close();
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_partition_that_hangs_holds_up_the_closing_of_no_other() {
+    let (broker, script) = start().await;
+    let script = script.on(Type::PartitionedMetadata, |received| {
+        vec![Step::Send(partitions(received.request_id(), 3))]
+    });
+    // The first is answered when the last has come.
+    let waiting = Mutex::new(Vec::new());
+    broker.set_script(script.on(Type::CloseProducer, move |received| {
+        let mut waiting = waiting.lock();
+        waiting.extend(ok(received));
+        if waiting.len() < 3 {
+            return vec![];
+        }
+        std::mem::take(&mut *waiting)
+    }));
+    let client = client_of(&broker);
+    let producer = client.producer(&topic(), options()).await.unwrap();
+    producer.close().await.unwrap();
+    client.close();
+    broker.stop().await;
 }
 
 #[tokio::test]
