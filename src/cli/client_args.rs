@@ -22,7 +22,7 @@ pub struct ClientArgs {
         env = "PULSAR_CLIENT_CONF"
     )]
     pub config: Option<PathBuf>,
-    /// The brokers or a proxy: pulsar://host:port[,host:port], with TLS pulsar+ssl:// (setting brokerServiceUrl,
+    /// The brokers or a proxy: pulsar://host:port,host:port, with TLS pulsar+ssl:// (setting brokerServiceUrl,
     /// default pulsar://localhost:6650).
     #[arg(long, short = 'u', visible_alias = "service-url", value_name = "URL")]
     pub url: Option<String>,
