@@ -194,8 +194,9 @@ async fn chunked(context: Context) -> anyhow::Result<()> {
 }
 
 async fn partitioned(context: Context) -> anyhow::Result<()> {
-    // Made by the driver with four partitions.
     let topic = context.topic("partitioned");
+    let partitions = crate::consumer_cases::path(&topic, "partitions");
+    context.helper(&["admin", "PUT", &partitions, "4"]).await?;
     for hashing in [HashingScheme::JavaStringHash, HashingScheme::Murmur3_32Hash] {
         let options = ProducerOptions {
             hashing,
@@ -345,8 +346,12 @@ async fn fencing(context: Context) -> anyhow::Result<()> {
 }
 
 async fn deduplication(context: Context) -> anyhow::Result<()> {
-    // In a namespace where the driver has turned deduplication on.
-    let topic = context.topic("deduplication");
+    let namespace = format!("public/{}", context.name());
+    let path = format!("/admin/v2/namespaces/{namespace}");
+    context.helper(&["admin", "PUT", &path]).await?;
+    let path = format!("{path}/deduplication");
+    context.helper(&["admin", "POST", &path, "true"]).await?;
+    let topic = TopicName::parse(&format!("persistent://{namespace}/deduplication"))?;
     let options = ProducerOptions {
         name: Some("dedup".to_owned()),
         ..unbatched_options()
