@@ -241,15 +241,22 @@ async fn drift(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Done
     } else {
         &arguments.targets
     };
+    let jobs = arguments.jobs.unwrap_or(4);
     let mut outcome = Vec::new();
-    let runs = run_against(targets, scenarios, arguments.jobs.unwrap_or(4)).await?;
-    for (target, runs) in targets.iter().zip(runs) {
-        for (scenario, (entries, _)) in scenarios.iter().zip(runs) {
-            let text = difference(&recorded(&scenario.name)?, &entries);
-            outcome.push(Done {
-                name: format!("{} {target:?}", scenario.name),
-                problem: (!text.is_empty()).then_some(text),
-            });
+    for is_direct in [false, true] {
+        let mut scenarios = scenarios.to_vec();
+        scenarios.retain(|scenario| scenario.is_direct == is_direct);
+        let mut targets = targets.clone();
+        targets.retain(|target| !(is_direct && *target == Target::Gateway));
+        let runs = run_against(&targets, &scenarios, jobs).await?;
+        for (target, runs) in targets.iter().zip(runs) {
+            for (scenario, (entries, _)) in scenarios.iter().zip(runs) {
+                let text = difference(&recorded(&scenario.name)?, &entries);
+                outcome.push(Done {
+                    name: format!("{} {target:?}", scenario.name),
+                    problem: (!text.is_empty()).then_some(text),
+                });
+            }
         }
     }
     Ok(outcome)
@@ -261,7 +268,11 @@ async fn compare(scenarios: &[Scenario], arguments: &Arguments) -> Result<Vec<Do
         [first, second] => (first.clone(), second.clone()),
         _ => return Err("--targets takes two".to_owned()),
     };
-    let mut runs = run_against(&[first, second], scenarios, arguments.jobs.unwrap_or(4))
+    let mut scenarios = scenarios.to_vec();
+    if [&first, &second].contains(&&Target::Gateway) {
+        scenarios.retain(|scenario| !scenario.is_direct);
+    }
+    let mut runs = run_against(&[first, second], &scenarios, arguments.jobs.unwrap_or(4))
         .await?
         .into_iter();
     let (first, second) = (

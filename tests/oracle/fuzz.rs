@@ -181,6 +181,7 @@ async fn one(sequence: &Sequence, environment: &Environment) -> Vec<Entry> {
         target: Kind::Standalone,
         settings: Vec::new(),
         looks_up: false,
+        is_direct: false,
         steps: scenario::steps(&sequence.steps()).expect("a sequence has good steps"),
     };
     let (entries, _) = Runner::run(&scenario, environment, token(0)).await;

@@ -49,6 +49,8 @@ pub(crate) struct Replay {
     entries: Vec<Entry>,
     actual: Actual,
     brokers: Vec<Broker>,
+    /// Whether clients connect to it themselves, and not through a gateway.
+    faces_clients: bool,
     state: Mutex<State>,
     /// Counts changes of `state`.
     changed: watch::Sender<u64>,
@@ -74,15 +76,24 @@ enum Action {
 }
 
 impl Replay {
-    /// A replay of a transcript's file, with so many brokers.
+    /// A replay of a transcript's file for clients, with so many brokers.
     #[allow(dead_code, reason = "for tests that include this file")]
     pub(crate) fn from_transcript(path: &Path, brokers: usize) -> Result<Arc<Self>, String> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{path:?}: {error}"))?;
-        Self::start(transcript::parse(&text)?, brokers)
+        Self::listen(transcript::parse(&text)?, brokers, true)
     }
 
-    /// A replay of these entries. Must be called within a runtime.
+    /// A replay of these entries for a gateway. Must be called within a runtime.
+    #[allow(dead_code, reason = "a test of a client has no gateway")]
     pub(crate) fn start(entries: Vec<Entry>, brokers: usize) -> Result<Arc<Self>, String> {
+        Self::listen(entries, brokers, false)
+    }
+
+    fn listen(
+        entries: Vec<Entry>,
+        brokers: usize,
+        faces_clients: bool,
+    ) -> Result<Arc<Self>, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut listeners = Vec::new();
         for _ in 0..brokers {
@@ -93,6 +104,7 @@ impl Replay {
         let mut replay = Self {
             actual: Actual::default(),
             brokers: Vec::new(),
+            faces_clients,
             state: Mutex::new(State { ..State::default() }),
             entries,
             changed: watch::channel(0).0,
@@ -147,8 +159,8 @@ impl Replay {
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = self.state.lock().problems.clone();
         if let Some(missing) = self.missing() {
-            let fields = flow(&missing.value);
-            problems.push(format!("did not come: {} {fields}", missing.key));
+            let content = content(&missing.value, missing.message.as_ref());
+            problems.push(format!("did not come: {} {content}", missing.key));
         }
         problems
     }
@@ -262,8 +274,9 @@ impl Replay {
         if let Some(message) = &mut decoded.message {
             self.actual.take(&decoded.name, message);
         }
+        let goes_to_broker = self.faces_clients && self.take_target(&mut decoded);
         let mut state = self.state.lock();
-        let found = self.find(&state, label.as_deref(), &decoded);
+        let found = self.find(&state, label.as_deref(), &decoded, goes_to_broker);
         let Some(place) = found else {
             return self.unmatched(&mut state, label, &decoded);
         };
@@ -287,8 +300,29 @@ impl Replay {
         None
     }
 
-    /// The first recorded frame like this one that has not come yet.
-    fn find(&self, state: &State, label: Option<&str>, decoded: &Decoded) -> Option<usize> {
+    /// Takes the broker out of a CONNECT that names one of ours: a client that a lookup sent through the service URL does so,
+    /// and a scenario is recorded on a connection to that very broker. Says whether there was one.
+    fn take_target(&self, decoded: &mut Decoded) -> bool {
+        const TARGET: &str = "proxy_to_broker_url";
+        let target = decoded.fields.get(TARGET).and_then(Value::as_str);
+        let is_ours = target.is_some_and(|target| {
+            let mut addresses = self.actual.addresses.iter();
+            addresses.any(|(_, name)| name == target)
+        });
+        if is_ours && let Some(fields) = decoded.fields.as_mapping_mut() {
+            fields.shift_remove(TARGET);
+        }
+        is_ours
+    }
+
+    /// The first recorded frame like this one that has not come yet. One that names its broker is of no connection for lookups.
+    fn find(
+        &self,
+        state: &State,
+        label: Option<&str>,
+        decoded: &Decoded,
+        goes_to_broker: bool,
+    ) -> Option<usize> {
         self.entries
             .iter()
             .zip(&state.done)
@@ -299,8 +333,14 @@ impl Replay {
                 !done
                     && name == decoded.name
                     && label.map_or(name == "CONNECT", |label| label == connection)
-                    && same_frame(entry, decoded, is_service(&self.entries, connection))
+                    && !(goes_to_broker && is_service(&self.entries, connection))
+                    && same_frame(entry, decoded, self.is_asked_by_gateway(connection))
             })
+    }
+
+    /// Whether what comes on a connection is a gateway's own, which stands between it and a client that wants lookups.
+    fn is_asked_by_gateway(&self, connection: &str) -> bool {
+        !self.faces_clients && is_service(&self.entries, connection)
     }
 
     fn unmatched(
@@ -349,8 +389,8 @@ impl Replay {
         }
         let name = label.as_deref().unwrap_or("?");
         if !has_bytes {
-            let fields = flow(&decoded.fields);
-            let problem = format!("not recorded: {name} > {} {fields}", decoded.name);
+            let content = content(&decoded.fields, decoded.message.as_ref());
+            let problem = format!("not recorded: {name} > {} {content}", decoded.name);
             state.problems.push(problem);
         }
         None
@@ -463,16 +503,29 @@ fn is_service(entries: &[Entry], connection: &str) -> bool {
     })
 }
 
+/// The fields of a frame and what follows them, as text.
+fn content(fields: &Value, message: Option<&Value>) -> String {
+    match message {
+        Some(message) => format!("{} message: {}", flow(fields), flow(message)),
+        None => flow(fields),
+    }
+}
+
 /// Whether a frame that came is the recorded one. A proxy says its version, has request ids of its own, and writes
-/// `authoritative: false` out; for a lookup that it makes itself it does not say `authoritative` at first.
-fn same_frame(entry: &Entry, decoded: &Decoded, is_service: bool) -> bool {
+/// `authoritative: false` out; for a lookup that it makes itself it does not say `authoritative` at first, and it can pass no
+/// challenge on.
+fn same_frame(entry: &Entry, decoded: &Decoded, is_asked_by_gateway: bool) -> bool {
     let plain = |fields: &Value| {
         let mut fields = fields.clone();
         if let Some(fields) = fields.as_mapping_mut() {
             fields.shift_remove("proxy_version");
             fields.shift_remove("request_id");
-            if is_service || fields.get("authoritative") == Some(&Value::Bool(false)) {
+            if is_asked_by_gateway || fields.get("authoritative") == Some(&Value::Bool(false)) {
                 fields.shift_remove("authoritative");
+            }
+            let flags = fields.get_mut("feature_flags");
+            if is_asked_by_gateway && let Some(flags) = flags.and_then(Value::as_mapping_mut) {
+                flags.shift_remove("supports_auth_refresh");
             }
         }
         fields

@@ -19,6 +19,8 @@ pub(crate) struct Scenario {
     pub(crate) settings: Vec<(String, String)>,
     /// Whether topics are looked up, unseen, before the first PRODUCER or SUBSCRIBE, as clients do.
     pub(crate) looks_up: bool,
+    /// Whether drift and compare leave the gateway out: it could not be a proxy of these servers.
+    pub(crate) is_direct: bool,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -166,7 +168,7 @@ impl Scenario {
         let root: Mapping = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
         only(
             &root,
-            &["summary", "target", "settings", "lookup", "steps"],
+            &["summary", "target", "settings", "lookup", "direct", "steps"],
             "a scenario",
         )?;
         if root.get("summary").and_then(Value::as_str).is_none() {
@@ -189,6 +191,7 @@ impl Scenario {
             target,
             settings,
             looks_up: root.get("lookup").and_then(Value::as_bool) != Some(false),
+            is_direct: root.get("direct").and_then(Value::as_bool) == Some(true),
             steps: steps(root.get("steps").unwrap_or(&Value::Null))?,
         })
     }
