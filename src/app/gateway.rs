@@ -58,7 +58,11 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
     ran.spawn(gateway.run());
     ran.close();
     print_line(&ready_line).context("print the ready line")?;
-    tracing::info!(brokers = %settings.broker, "{ready_line}");
+    let brokers = match &settings.discovery.metadata_store {
+        Some(store) if settings.broker.addresses.is_empty() => store.to_string(),
+        _ => settings.broker.to_string(),
+    };
+    tracing::info!(%brokers, "{ready_line}");
 
     tokio::select! {
         () = shutdown.requested() => {}

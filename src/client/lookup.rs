@@ -94,7 +94,7 @@ pub async fn follow(
     let mut command = command;
     let mut target = None;
     let mut visited = HashSet::new();
-    let tls = pool.service_url().tls();
+    let tls = pool.tls();
     for _ in 0..=max_redirects {
         let frame = ask(pool, target.as_ref(), &command).await?;
         let Command::LookupResponse(response) = Command::decode(&frame.command)? else {
@@ -257,7 +257,7 @@ impl LookupClient {
         match decode(&frame)? {
             Command::LookupResponse(response) if response.response() == LookupType::Connect => {
                 let through = response.proxy_through_service_url();
-                let tls = self.pool.service_url().tls();
+                let tls = self.pool.tls();
                 self.through_service_url.store(through, Ordering::Relaxed);
                 Ok(BrokerLookup {
                     address: broker_of(&response, tls)?,

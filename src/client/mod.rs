@@ -41,7 +41,7 @@ pub use consumer::{Consumer, ConsumerOptions, Topics};
 pub use error::{ClientError, CloseReason, ConnectError, RequestError};
 pub use lookup::{BrokerLookup, Denied, LookupClient, LookupError, LookupFailure};
 pub use message_id::MessageId;
-pub use pool::{BrokerPool, PoolError};
+pub use pool::{BrokerPool, BrokerSource, Choice, PoolError};
 pub use producer::{OutgoingMessage, Producer, ProducerOptions, Receipt, SendError};
 pub use pulsar_client::{ClientOptions, PulsarClient};
 pub use reader::{Reader, ReaderOptions};

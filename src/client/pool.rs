@@ -1,14 +1,12 @@
 //! One connection per broker, for all who want to ask something.
 //!
-//! Owns which brokers are connected, which failed lately and which of the service URL's is next. A connection that ended
+//! Owns which brokers are connected, which failed lately and which one is asked when any will do. A connection that ended
 //! is replaced when it is wanted again; nothing reconnects without being asked for.
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+    fmt,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -29,6 +27,38 @@ use crate::{
     naming::{BrokerAddress, ServiceUrl},
     protocol::proto::pulsar::CommandConnect,
 };
+
+/// Says which brokers a pool may ask when any will do, and hears how they fared. Never blocks.
+pub trait BrokerSource: fmt::Debug + Send + Sync {
+    /// The brokers as known now, those to be asked first in front.
+    fn brokers(&self) -> Vec<BrokerAddress>;
+    /// Whether they are asked over TLS.
+    fn tls(&self) -> bool;
+    /// A connection to this broker was opened.
+    fn connected(&self, _address: &BrokerAddress) {}
+    /// Connecting to this broker failed.
+    fn failed(&self, _address: &BrokerAddress, _error: &ConnectError) {}
+}
+
+impl BrokerSource for ServiceUrl {
+    fn brokers(&self) -> Vec<BrokerAddress> {
+        self.addresses.clone()
+    }
+
+    fn tls(&self) -> bool {
+        Self::tls(self)
+    }
+}
+
+/// Which broker [`BrokerPool::any`] asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// The same one as long as it can be asked, so that asking does not end in a connection to every broker; the first one is
+    /// chosen at random.
+    Same,
+    /// The first one of the source's list each time.
+    First,
+}
 
 /// Connections to the brokers of one cluster; clones share them. When the last clone is dropped all are closed.
 #[derive(Debug, Clone)]
@@ -55,6 +85,9 @@ pub enum PoolError {
         /// Until the next attempt.
         wait: Duration,
     },
+    /// No broker is known yet.
+    #[error("no broker is known")]
+    NoBroker,
     /// As many brokers as the pool may hold are connected and in use.
     #[error("{0} brokers are connected already")]
     TooManyBrokers(usize),
@@ -92,23 +125,24 @@ impl BrokerPool {
         policy: BackoffPolicy,
         max_brokers: usize,
     ) -> Self {
-        let addresses = service_url.addresses.len().max(1);
-        let inner = Inner {
-            service_url,
-            connect,
-            options,
-            max_brokers: max_brokers.max(1),
-            started: Instant::now(),
-            turn: AtomicUsize::new(rand::random_range(0..addresses)),
-            stop: CancellationToken::new(),
-            state: Mutex::new(PoolState {
-                slots: BTreeMap::new(),
-                uses: 0,
-                failures: Failures::new(policy),
-            }),
-        };
+        let source = Arc::new(service_url);
+        let mut inner = Inner::new(source, Choice::Same, connect, options, policy);
+        inner.max_brokers = max_brokers.max(1);
         Self {
             inner: Arc::new(inner),
+        }
+    }
+
+    /// As [`new`](Self::new), of brokers that may change.
+    pub fn of_source(
+        source: Arc<dyn BrokerSource>,
+        choice: Choice,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        policy: BackoffPolicy,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner::new(source, choice, connect, options, policy)),
         }
     }
 
@@ -131,24 +165,23 @@ impl BrokerPool {
         result.clone().unwrap_or(Err(PoolError::Closed))
     }
 
-    /// A connection to any broker of the service URL: the same one as long as it can be asked, so that asking does not end in a
-    /// connection to every broker; the first one is chosen at random. Those that failed lately are left out unless all did;
-    /// then the one whose backoff ends first is tried. Cancel-safe as [`get`](Self::get).
+    /// A connection to any broker, chosen as the pool's [`Choice`] says. Those that failed lately are left out unless all did; then
+    /// the one whose backoff ends first is tried. Cancel-safe as [`get`](Self::get).
     ///
     /// # Errors
     /// That of the broker tried last.
     pub async fn any(&self) -> Result<(BrokerAddress, Connection), PoolError> {
-        let mut last = PoolError::Closed;
-        for (index, address) in self.inner.candidates() {
+        let mut last = PoolError::NoBroker;
+        for address in self.inner.candidates() {
             match self.get(&address).await {
                 Ok(connection) => {
-                    self.inner.turn.store(index, Ordering::Relaxed);
+                    self.inner.prefer(&address);
                     return Ok((address, connection));
                 }
                 // Another broker would say the same about this client.
                 Err(error) if error.is_about_the_client() => return Err(error),
                 Err(error) => {
-                    debug!(%error, "a broker of the service URL cannot be asked");
+                    debug!(%error, "a broker cannot be asked");
                     last = error;
                 }
             }
@@ -167,9 +200,9 @@ impl BrokerPool {
         self.inner.state.lock().slots.keys().cloned().collect()
     }
 
-    /// The address of the cluster.
-    pub fn service_url(&self) -> &ServiceUrl {
-        &self.inner.service_url
+    /// Whether its brokers are asked over TLS.
+    pub fn tls(&self) -> bool {
+        self.inner.source.tls()
     }
 
     /// Closes all connections, also those that callers hold; further requests get [`PoolError::Closed`].
@@ -180,13 +213,12 @@ impl BrokerPool {
 
 #[derive(Debug)]
 struct Inner {
-    service_url: ServiceUrl,
+    source: Arc<dyn BrokerSource>,
+    choice: Choice,
     connect: CommandConnect,
     options: ConnectionOptions,
     max_brokers: usize,
     started: Instant,
-    /// The broker of the service URL that `any` tries first.
-    turn: AtomicUsize,
     stop: CancellationToken,
     state: Mutex<PoolState>,
 }
@@ -203,6 +235,8 @@ struct PoolState {
     slots: BTreeMap<BrokerAddress, Slot>,
     /// Counts uses of slots, to tell which was used last.
     uses: u64,
+    /// The broker that `any` tries first where it stays with one.
+    preferred: Option<BrokerAddress>,
     failures: Failures,
 }
 
@@ -223,6 +257,32 @@ enum Found {
 }
 
 impl Inner {
+    fn new(
+        source: Arc<dyn BrokerSource>,
+        choice: Choice,
+        connect: CommandConnect,
+        options: ConnectionOptions,
+        policy: BackoffPolicy,
+    ) -> Self {
+        let brokers = source.brokers();
+        let first = rand::random_range(0..brokers.len().max(1));
+        Self {
+            source,
+            choice,
+            connect,
+            options,
+            max_brokers: MAX_BROKERS,
+            started: Instant::now(),
+            stop: CancellationToken::new(),
+            state: Mutex::new(PoolState {
+                slots: BTreeMap::new(),
+                uses: 0,
+                preferred: brokers.into_iter().nth(first),
+                failures: Failures::new(policy),
+            }),
+        }
+    }
+
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
@@ -281,6 +341,7 @@ impl Inner {
             // The pool may have been closed meanwhile; then nobody would close this connection.
             Ok(_) if self.stop.is_cancelled() => Err(PoolError::Closed),
             Ok(connection) => {
+                self.source.connected(&address);
                 state.failures.succeeded(&address);
                 let last_use = state.uses;
                 state.slots.insert(
@@ -293,7 +354,13 @@ impl Inner {
                 Ok(connection)
             }
             Err(error) => {
-                let wait = state.failures.failed(&address, self.now());
+                self.source.failed(&address, &error);
+                // A broker that refuses this client is none that fails, and the one to hear the reason from.
+                let wait = if error.is_about_the_client() {
+                    Duration::ZERO
+                } else {
+                    state.failures.failed(&address, self.now())
+                };
                 state.slots.remove(&address);
                 // Whoever asked handles it; a warning here would repeat for each of many pools.
                 debug!(broker = %address, %error, ?wait, "cannot connect to a broker");
@@ -307,24 +374,33 @@ impl Inner {
         sender.send_replace(Some(outcome));
     }
 
-    /// The brokers of the service URL, with their places in it, in the order to try them.
-    fn candidates(&self) -> Vec<(usize, BrokerAddress)> {
-        let addresses = &self.service_url.addresses;
-        let first = self.turn.load(Ordering::Relaxed);
-        let in_turn = || {
-            let all = addresses.iter().cloned().enumerate().cycle();
-            all.skip(first).take(addresses.len())
-        };
+    fn prefer(&self, address: &BrokerAddress) {
+        if self.choice == Choice::Same {
+            let mut state = self.state.lock();
+            if state.preferred.as_ref() != Some(address) {
+                state.preferred = Some(address.clone());
+            }
+        }
+    }
+
+    /// The brokers to try, in this order.
+    fn candidates(&self) -> Vec<BrokerAddress> {
+        let mut brokers = self.source.brokers();
         let state = self.state.lock();
+        let preferred = match self.choice {
+            Choice::Same => state.preferred.as_ref(),
+            Choice::First => None,
+        };
+        let first =
+            preferred.and_then(|preferred| brokers.iter().position(|broker| broker == preferred));
+        brokers.rotate_left(first.unwrap_or(0));
         let now = self.now();
         let wait = |address: &BrokerAddress| state.failures.wait(address, now);
-        let good: Vec<_> = in_turn()
-            .filter(|(_, address)| wait(address).is_zero())
-            .collect();
-        if !good.is_empty() {
-            return good;
+        if brokers.iter().any(|address| wait(address).is_zero()) {
+            brokers.retain(|address| wait(address).is_zero());
+            return brokers;
         }
-        let soonest = in_turn().min_by_key(|(_, address)| wait(address));
+        let soonest = brokers.into_iter().min_by_key(|address| wait(address));
         soonest.into_iter().collect()
     }
 

@@ -161,6 +161,7 @@ impl Builder {
                 DAY_SECONDS,
             )),
             http: self.http(),
+            discovery: self.discovery(),
             ..defaults
         };
         self.check_together(&settings);
@@ -228,15 +229,13 @@ impl Builder {
             .filter(|value| !value.text.is_empty())
             .cloned()
         else {
-            self.problems.push(match self.values.get("metadataStoreUrl").filter(|value| !value.text.is_empty()) {
-                Some(store) => Problem::new(
-                    store.origin.clone(),
-                    "metadataStoreUrl",
-                    "not supported by this version: discovery of brokers through a metadata store",
-                )
-                .expected("the brokers in brokerServiceURL or --broker"),
-                None => Problem::new(self.origin(key), key, "missing").expected(SERVICE_URL),
-            });
+            if self.discovers_brokers() {
+                return Some(ServiceUrl {
+                    addresses: Vec::new(),
+                });
+            }
+            let missing = Problem::new(self.origin(key), key, "missing").expected(SERVICE_URL);
+            self.problems.push(missing);
             return None;
         };
         match ServiceUrl::from_str(&value.text) {
@@ -348,7 +347,7 @@ impl Builder {
         default
     }
 
-    fn number<T>(&mut self, key: &str, default: T, min: u64, max: u64) -> T
+    pub(super) fn number<T>(&mut self, key: &str, default: T, min: u64, max: u64) -> T
     where
         T: TryFrom<u64>,
     {

@@ -119,25 +119,27 @@ pub(super) const fn is_secret(marks: &[&str]) -> bool {
 /// `proxy.conf` of the releases 4.0 to 4.2.
 pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     // Brokers
-    "brokerServiceURL" [""] Used: "service URL of the brokers, `pulsar://host:port[,host:port]`; required";
+    "brokerServiceURL" [""] Used: "service URL of the brokers, `pulsar://host:port[,host:port]`; required unless `metadataStoreUrl` is set";
     "brokerWebServiceURL" [""] Used: "base URLs of the brokers' HTTP service, `http://host:port`, comma separated; checked, but nothing is served through them yet";
     "brokerServiceURLTLS" [""] NoEffect: "service URL of the brokers over TLS";
     "brokerWebServiceURLTLS" [""] NoEffect: "base URL of the brokers' HTTPS service";
     "functionWorkerWebServiceURL" [""] NoEffect: "base URL of the function workers";
     "functionWorkerWebServiceURLTLS" [""] NoEffect: "base URL of the function workers over TLS";
     "clusterName" [""] Used: "value of the `cluster` label of every metric; may stay empty";
-    "metadataStoreUrl" [""] NoEffect: "metadata store for broker discovery; refused when `brokerServiceURL` is missing";
+    "metadataStoreUrl" [""] Used: "ZooKeeper with the live list of brokers, `zk:host:port[,host:port][/path]`; asked where `brokerServiceURL` is empty or `checkActiveBrokers` is true; other stores are refused";
     "configurationMetadataStoreUrl" [""] NoEffect: "configuration metadata store";
     "zookeeperServers" [""] AliasOf("metadataStoreUrl"): "";
     "configurationStoreServers" [""] AliasOf("configurationMetadataStoreUrl"): "";
     "globalZookeeperServers" [""] AliasOf("configurationMetadataStoreUrl"): "";
-    "metadataStoreSessionTimeoutMillis" ["30000"] NoEffect: "session timeout of the metadata store";
+    "metadataStoreSessionTimeoutMillis" ["30000"] Used: "session timeout of the metadata store in milliseconds, at least 1000";
     "zookeeperSessionTimeoutMs" ["-1"] AliasOf("metadataStoreSessionTimeoutMillis"): "";
     "metadataStoreCacheExpirySeconds" ["300"] NoEffect: "cache expiry of the metadata store";
     "zooKeeperCacheExpirySeconds" ["-1"] AliasOf("metadataStoreCacheExpirySeconds"): "";
     "metadataStoreAllowReadOnlyOperations" ["false"] NoEffect: "read-only sessions of the metadata store";
     "zooKeeperAllowReadOnlyOperations" ["false"] AliasOf("metadataStoreAllowReadOnlyOperations"): "";
-    "checkActiveBrokers" ["false"] RefusedWhenOn: "connect clients to discovered brokers only; needs a metadata store";
+    "checkActiveBrokers" ["false"] Used: "connect clients to brokers of the live list only; needs `metadataStoreUrl`";
+    "brokerListenerName" [""] Used: "advertised listener that lookups ask for where the client names none, and at which discovered brokers are asked; empty: none";
+    "lookupOnly" ["false"] Used: "answer lookups with the brokers' own addresses and connect no client to a broker";
     // Connections to brokers
     "brokerProxyConnectTimeoutMs" ["10000"] Used: "bound on a TCP connect to a broker, in milliseconds, within the bound on the handshake; 0: only that one";
     "brokerProxyReadTimeoutMs" ["75000"] Used: "a relayed connection of which one side sends nothing for so many milliseconds is closed; 0 is off";

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::discovery::DiscoverySettings;
 use crate::naming::{AddressRange, ServiceUrl};
 
 /// Settings of the gateway: plain data, validated, built once by [`super::load_gateway`].
@@ -11,7 +12,8 @@ use crate::naming::{AddressRange, ServiceUrl};
 /// Each field names the setting it comes from; `docs/configuration.md` says more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewaySettings {
-    /// `brokerServiceURL`: the brokers that lookups are asked of. Never with TLS in this version.
+    /// `brokerServiceURL`: the brokers that lookups are asked of. Never with TLS in this version. Names none where they are
+    /// discovered.
     pub broker: ServiceUrl,
     /// `brokerWebServiceURL`: base URLs of the brokers' HTTP service; may be empty.
     pub web: Vec<String>,
@@ -60,6 +62,8 @@ pub struct GatewaySettings {
     pub drain_timeout: Duration,
     /// Settings of the HTTP endpoints.
     pub http: HttpSettings,
+    /// Settings of discovery and of lookups.
+    pub discovery: DiscoverySettings,
 }
 
 impl GatewaySettings {
@@ -88,6 +92,7 @@ impl GatewaySettings {
             not_ready_period: Duration::ZERO,
             drain_timeout: Duration::from_secs(15),
             http: HttpSettings::default(),
+            discovery: DiscoverySettings::default(),
         }
     }
 }

@@ -203,7 +203,6 @@ fn what_would_be_unsafe_to_ignore_is_refused() {
         "haProxyProtocolEnabled=true",
         "webServiceHaProxyProtocolEnabled=true",
         "tlsRequireTrustedClientCertOnConnect=true",
-        "checkActiveBrokers=true",
         "servicePortTls=6651",
         "webServicePortTls=8443",
         "brokerClientAuthenticationPlugin=org.example.Token",
@@ -228,17 +227,78 @@ fn what_would_be_unsafe_to_ignore_is_refused() {
 }
 
 #[test]
-fn a_broker_is_required_and_a_metadata_store_is_none() {
+fn brokers_are_named_or_found_in_a_metadata_store() {
     let errors = with_sets(&[]).expect_err("no broker");
     assert_eq!(found(&errors), ["settings brokerServiceURL: missing"]);
+    let discovery = |sets: &[&str]| with_sets(sets).expect("valid").settings.discovery;
+    assert_eq!(discovery(&[BROKER]).metadata_store, None);
+    // The brokers are named: nobody needs to ask for them.
+    let sets = [BROKER, "metadataStoreUrl=etcd:unused"];
+    assert_eq!(discovery(&sets).metadata_store, None);
+    let warnings = with_sets(&sets).expect("valid").warnings;
+    assert!(short(&warnings[0]).contains("not asked"), "{warnings:?}");
+}
+
+#[cfg(feature = "zookeeper")]
+#[test]
+fn brokers_are_discovered_in_zookeeper_only() {
+    let discovery = |sets: &[&str]| with_sets(sets).expect("valid").settings.discovery;
+    let store = |sets: &[&str]| {
+        discovery(sets)
+            .metadata_store
+            .map(|store| store.to_string())
+    };
     for key in ["metadataStoreUrl", "zookeeperServers"] {
-        let errors = with_sets(&[&format!("{key}=zk:1")]).expect_err("no broker");
-        assert!(
-            found(&errors)[0].contains("metadataStoreUrl: not supported"),
-            "{errors}"
-        );
+        let settings = with_sets(&[&format!("{key}=zk:one:2181/pulsar")])
+            .expect("valid")
+            .settings;
+        assert!(settings.broker.addresses.is_empty());
+        let store = settings.discovery.metadata_store.map(|url| url.to_string());
+        assert_eq!(store.as_deref(), Some("zk:one:2181/pulsar"), "{key}");
     }
-    assert!(with_sets(&[BROKER, "metadataStoreUrl=zk:1"]).is_ok());
+    let errors = with_sets(&["metadataStoreUrl=etcd:http://one:2379"]).expect_err("no ZooKeeper");
+    assert!(found(&errors)[0].contains("not in etcd:"), "{errors}");
+    // The live list is wanted although the brokers are named.
+    let active = [
+        BROKER,
+        "metadataStoreUrl=one:2181",
+        "checkActiveBrokers=true",
+    ];
+    assert_eq!(store(&active).as_deref(), Some("zk:one:2181"));
+    let timeout = |set: &str| discovery(&[BROKER, set]).session_timeout.as_millis();
+    assert_eq!(timeout("zookeeperSessionTimeoutMs=-1"), 30_000);
+    assert_eq!(timeout("zookeeperSessionTimeoutMs=5000"), 5000);
+    assert_eq!(timeout("metadataStoreSessionTimeoutMillis=6000"), 6000);
+}
+
+#[cfg(not(feature = "zookeeper"))]
+#[test]
+fn a_build_without_zookeeper_says_so() {
+    let errors = with_sets(&["metadataStoreUrl=zk:one:2181"]).expect_err("no ZooKeeper");
+    assert!(
+        found(&errors)[0].contains("built without the feature zookeeper"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn active_brokers_need_a_metadata_store() {
+    let errors = with_sets(&[BROKER, "checkActiveBrokers=true"]).expect_err("who is active?");
+    assert!(
+        found(&errors)[0].contains("checkActiveBrokers: only a metadata store knows"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn lookups_have_settings_of_their_own() {
+    let discovery = |sets: &[&str]| with_sets(sets).expect("valid").settings.discovery;
+    assert!(!discovery(&[BROKER]).lookup_only);
+    assert!(discovery(&[BROKER, "lookupOnly=true"]).lookup_only);
+    let listener = discovery(&[BROKER, "brokerListenerName=external"]).broker_listener_name;
+    assert_eq!(listener.as_deref(), Some("external"));
+    let errors = with_sets(&[BROKER, "brokerListenerName=external:pulsar"]).expect_err("no name");
+    assert!(found(&errors)[0].contains("brokerListenerName"), "{errors}");
 }
 
 #[test]

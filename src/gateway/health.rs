@@ -1,19 +1,22 @@
-//! Whether a client that comes now can be served: some configured broker answers.
+//! Which brokers answer: each known one is probed.
 //!
 //! Found out by asking, not from traffic: a gateway that a load balancer has turned away from gets none and would never learn
 //! that its brokers are back. The question is a PING, which brokers answer before CONNECT: it needs no credential, and what
 //! answers it speaks Pulsar's protocol.
 
+use std::convert::Infallible;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::AsyncWriteExt as _;
-use tokio::time::{sleep, timeout};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
 
 use super::Shared;
+use super::discovery::{Change, is_our_own};
 use crate::client::ConnectError;
 use crate::client::dial::dial;
 use crate::naming::BrokerAddress;
@@ -22,7 +25,7 @@ use crate::protocol::command::{Command, CommandError, name_of};
 use crate::protocol::frame::FrameLimits;
 use crate::protocol::proto::pulsar::CommandPing;
 
-/// Why a broker does not count as reachable.
+/// Why a broker does not count as answering.
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
     #[error(transparent)]
@@ -41,59 +44,73 @@ enum ProbeError {
     Unexpected(&'static str),
 }
 
-/// The last answer.
-#[derive(Debug, Default)]
-pub(crate) struct BrokerHealth(AtomicBool);
-
-impl BrokerHealth {
-    /// Whether the last probe reached a broker. `false` before the first one.
-    pub(crate) fn is_reachable(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Probes for ever: each round goes through the configured brokers until one answers. Cancel-safe.
-pub(crate) async fn probe(shared: &Shared) -> std::convert::Infallible {
-    let mut failed_rounds = 0_u32;
+/// Probes for ever, each broker at a time of its own. Cancel-safe.
+pub(crate) async fn watch(shared: &Arc<Shared>) -> Infallible {
+    let mut probes: JoinSet<(BrokerAddress, Result<(), ProbeError>)> = JoinSet::new();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut none_answers = NoneAnswers::default();
     loop {
-        match probe_all(&shared.settings.broker.addresses).await {
-            Ok(()) => {
-                if !shared.health.0.swap(true, Ordering::Relaxed) {
-                    info!("a configured broker answers");
+        tokio::select! {
+            Some(probed) = probes.join_next() => {
+                // One that panicked has no broker to tell of, and there is none.
+                if let Ok((broker, result)) = probed {
+                    on_probed(shared, &broker, result);
                 }
-                failed_rounds = 0;
-                sleep(PROBE_PERIOD).await;
             }
-            Err((broker, error)) => {
-                shared.health.0.store(false, Ordering::Relaxed);
-                if failed_rounds.is_multiple_of(ROUNDS_PER_WARNING) {
-                    warn!("no configured broker answers; the last one asked was {broker}: {error}");
+            _ = ticks.tick() => {
+                shared.brokers.tick();
+                shared.pools.close_unused();
+                none_answers.tick(shared.brokers.all_silent());
+                for broker in shared.brokers.due(PROBES_MAX.saturating_sub(probes.len())) {
+                    let shared = Arc::clone(shared);
+                    probes.spawn(async move {
+                        let asked = timeout(PROBE_TIMEOUT, ping(&shared, &broker)).await;
+                        (broker, asked.unwrap_or(Err(ProbeError::Silent)))
+                    });
                 }
-                failed_rounds = failed_rounds.wrapping_add(1);
-                sleep(RETRY_PERIOD).await;
             }
         }
     }
 }
 
-/// Asks one broker after the other; the error is that of the last one.
-async fn probe_all(brokers: &[BrokerAddress]) -> Result<(), (&BrokerAddress, ProbeError)> {
-    let mut last = Ok(());
-    for broker in brokers {
-        let asked = timeout(PROBE_TIMEOUT, ping(broker)).await;
-        match asked.unwrap_or(Err(ProbeError::Silent)) {
-            Ok(()) => return Ok(()),
-            Err(error) => {
-                debug!(%broker, "probe: {error}");
-                last = Err((broker, error));
-            }
-        }
+fn on_probed(shared: &Shared, broker: &BrokerAddress, result: Result<(), ProbeError>) {
+    if let Err(ProbeError::Connect(error)) = &result
+        && is_our_own(error)
+    {
+        debug!(%broker, "the broker cannot be probed: {error}");
+        shared.brokers.not_probed(broker);
+        return;
     }
-    last
+    match (shared.brokers.probed(broker, result.is_ok()), result) {
+        (Some(Change::Answers), _) => info!(%broker, "the broker answers"),
+        (Some(Change::Silent), Err(error)) => warn!(%broker, "the broker does not answer: {error}"),
+        (_, Err(error)) => debug!(%broker, "probe: {error}"),
+        _ => {}
+    }
 }
 
-async fn ping(broker: &BrokerAddress) -> Result<(), ProbeError> {
-    let mut stream = dial(broker, PROBE_TIMEOUT, None).await?;
+/// Says now and then that nobody can be served.
+#[derive(Debug, Default)]
+struct NoneAnswers {
+    ticks: u32,
+}
+
+impl NoneAnswers {
+    fn tick(&mut self, all_silent: bool) {
+        if !all_silent {
+            self.ticks = 0;
+            return;
+        }
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.ticks.is_multiple_of(TICKS_PER_WARNING) {
+            warn!("no known broker answers");
+        }
+    }
+}
+
+async fn ping(shared: &Shared, broker: &BrokerAddress) -> Result<(), ProbeError> {
+    let mut stream = dial(broker, PROBE_TIMEOUT, Some(&shared.address_check())).await?;
     let mut bytes = BytesMut::new();
     Command::Ping(CommandPing::default()).encode(&mut bytes);
     stream.write_all(&bytes).await.map_err(ProbeError::Send)?;
@@ -107,10 +124,10 @@ async fn ping(broker: &BrokerAddress) -> Result<(), ProbeError> {
     }
 }
 
-/// Between probes while brokers are there.
-const PROBE_PERIOD: Duration = Duration::from_secs(5);
-/// Between probes while none is.
-const RETRY_PERIOD: Duration = Duration::from_secs(1);
-/// Failed rounds from one warning to the next: a minute, or a little more.
-const ROUNDS_PER_WARNING: u32 = 60;
+/// How often is looked whether a broker is to be probed.
+const TICK: Duration = Duration::from_millis(200);
+/// Probes at a time.
+const PROBES_MAX: usize = 16;
+/// A minute.
+const TICKS_PER_WARNING: u32 = 300;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -6,6 +6,7 @@
 //! (`policy`). Start at [`Gateway`], then `connection`.
 
 mod connection;
+mod discovery;
 mod forward;
 #[cfg(test)]
 mod forward_tests;
@@ -13,6 +14,7 @@ mod health;
 mod inspect;
 mod notices;
 mod policy;
+mod pools;
 mod resolver;
 mod stats;
 mod topics;
@@ -21,7 +23,7 @@ mod upstream;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -29,14 +31,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
-use self::health::BrokerHealth;
+use self::discovery::Brokers;
 use self::notices::Notices;
 use self::policy::TargetPolicy;
+use self::pools::SharedPools;
 use self::stats::{EndReason, GatewayMetrics};
 use crate::client::AddressCheck;
 use crate::config::GatewaySettings;
 use crate::http::{Phase, Phases};
-use crate::naming::BrokerAddress;
 use crate::net::{Admission, Listener, ListenerLimits, RejectReason};
 use crate::protocol::proto::pulsar::ServerError;
 use crate::protocol::server_error::UserFacingError;
@@ -64,9 +66,9 @@ impl GatewayHandle {
         self.local_addr
     }
 
-    /// Whether clients can be served: a configured broker answered lately.
+    /// Whether clients can be served: a known broker answered lately, and where brokers are discovered a list of them came.
     pub fn is_ready(&self) -> bool {
-        self.shared.health.is_reachable()
+        self.shared.brokers.is_ready()
     }
 }
 
@@ -82,9 +84,10 @@ pub(crate) struct Shared {
     draining: CancellationToken,
     /// All tasks of connections, those of their broker connections included.
     connections: TaskTracker,
-    health: BrokerHealth,
+    brokers: Arc<Brokers>,
+    /// Connections to brokers that clients share.
+    pools: SharedPools,
     notices: Notices,
-    next_broker: AtomicUsize,
     next_turn: AtomicU32,
     /// Bounds the connections that are being refused.
     refusals: Arc<Semaphore>,
@@ -117,6 +120,7 @@ impl Gateway {
         let port = settings.service_port.ok_or(StartError::NoPort)?;
         let policy = Arc::new(TargetPolicy::new(&settings));
         let metrics = GatewayMetrics::register(registry, settings.max_tracked_topics)?;
+        let brokers = Arc::new(Brokers::new(&settings, Arc::clone(&policy), registry)?);
         let address = SocketAddr::new(settings.bind_address, port);
         let limits = ListenerLimits {
             max_connections: settings.max_connections,
@@ -138,9 +142,9 @@ impl Gateway {
                 lookups,
                 draining: CancellationToken::new(),
                 connections: TaskTracker::new(),
-                health: BrokerHealth::default(),
+                brokers,
+                pools: SharedPools::new(),
                 notices: Notices::new(),
-                next_broker: AtomicUsize::new(0),
                 next_turn: AtomicU32::new(0),
                 refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
             }),
@@ -165,14 +169,14 @@ impl Gateway {
             phases,
             ..
         } = self;
-        let mut probe = std::pin::pin!(health::probe(&shared));
+        let mut upkeep = std::pin::pin!(discovery::keep_up(&shared));
         let connections = shared.connections.clone();
         let cut = CancellationToken::new();
         loop {
             let admission = tokio::select! {
                 biased;
                 () = phases.reached(Phase::Draining) => break,
-                never = &mut probe => match never {},
+                never = &mut upkeep => match never {},
                 admission = listener.accept() => admission,
             };
             admit(&shared, &connections, &cut, admission);
@@ -190,6 +194,7 @@ impl Gateway {
                 connections.wait().await;
             }
         }
+        shared.pools.close().await;
     }
 }
 
@@ -286,18 +291,6 @@ impl Shared {
     fn next_turn(&self) -> f64 {
         let turn = self.next_turn.fetch_add(GOLDEN_STEP, Ordering::Relaxed);
         f64::from(turn) / f64::from(u32::MAX)
-    }
-
-    /// The configured brokers, each time beginning with the next one.
-    fn brokers_in_turn(&self) -> impl Iterator<Item = BrokerAddress> {
-        let brokers = &self.settings.broker.addresses;
-        let turn = self.next_broker.fetch_add(1, Ordering::Relaxed) % brokers.len().max(1);
-        brokers
-            .iter()
-            .cycle()
-            .skip(turn)
-            .take(brokers.len())
-            .cloned()
     }
 
     /// A place among the connections that are being refused, if there is one.

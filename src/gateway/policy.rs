@@ -1,12 +1,17 @@
 //! Which brokers a client may name in `CommandConnect.proxy_to_broker_url`: without a limit a gateway is an open relay
 //! (CVE-2022-24280 was one).
 //!
-//! The default list is learned: the configured brokers, and those that a trusted broker named in a lookup answer or when it
-//! moved a topic. `brokerProxyAllowedHostNames` replaces the list by host patterns; `brokerProxyAllowedIPAddresses` and
+//! The default list is learned: the configured and the discovered brokers, and those that a trusted broker named in a lookup answer
+//! or when it moved a topic. `brokerProxyAllowedHostNames` replaces the list by host patterns; `brokerProxyAllowedIPAddresses` and
 //! `brokerProxyAllowedTargetPorts` narrow either.
+//!
+//! A name may resolve to anything, so addresses are judged as well: link-local ones (where clouds serve their credentials),
+//! multicast and unspecified ones are no broker's, unless a broker is configured there or the address setting names just them.
+//! Loopback is where brokers of a small set-up are, but a name that only matches a pattern must not lead there.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use parking_lot::RwLock;
 
@@ -18,54 +23,52 @@ use crate::naming::{AddressRange, BrokerAddress};
 #[derive(Debug)]
 pub(crate) struct TargetPolicy {
     configured: HashSet<Target>,
-    hosts: Hosts,
+    /// Brokers that discovery or other brokers named.
+    known: RwLock<KnownTargets>,
+    /// In lower case; they take the place of the known brokers. `None`: those are the list.
+    patterns: Option<Vec<String>>,
     /// `None`: every port.
     ports: Option<Vec<u16>>,
     /// `None`: every address.
     addresses: Option<Vec<AddressRange>>,
-}
-
-#[derive(Debug)]
-enum Hosts {
-    Learned(RwLock<KnownTargets>),
-    /// In lower case.
-    Patterns(Vec<String>),
+    /// `checkActiveBrokers`.
+    active_only: bool,
 }
 
 /// Why a target is refused. The text is for the log; a client is told no more than that it is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denied {
-    #[error("{0} is neither a configured broker nor was it named by one")]
+    #[error("{0} is neither a configured or discovered broker nor was it named by one")]
     Unknown(String),
     #[error("port {0} is not in brokerProxyAllowedTargetPorts")]
     Port(u16),
     #[error("host {0} is not in brokerProxyAllowedHostNames")]
     Host(String),
+    #[error("{0} is not among the active brokers")]
+    NotActive(String),
 }
 
 impl TargetPolicy {
     /// The policy that the settings ask for.
     pub(crate) fn new(settings: &GatewaySettings) -> Self {
-        let hosts = match &settings.allowed_host_names {
-            Some(patterns) => Hosts::Patterns(
-                patterns
-                    .iter()
-                    .map(|pattern| pattern.to_ascii_lowercase())
-                    .collect(),
-            ),
-            None => Hosts::Learned(RwLock::default()),
+        let lower = |patterns: &Vec<String>| {
+            let lower = patterns.iter().map(|pattern| pattern.to_ascii_lowercase());
+            lower.collect()
         };
         Self {
             configured: settings.broker.addresses.iter().map(key).collect(),
-            hosts,
+            known: RwLock::default(),
+            patterns: settings.allowed_host_names.as_ref().map(lower),
             ports: settings.allowed_target_ports.clone(),
             addresses: settings.allowed_ip_addresses.clone(),
+            active_only: settings.discovery.check_active_brokers,
         }
     }
 
     /// Checks what can be checked before the host name is resolved.
     pub(crate) fn check(&self, target: &BrokerAddress) -> Result<(), Denied> {
-        if self.configured.contains(&key(target)) {
+        let key = key(target);
+        if self.configured.contains(&key) {
             return Ok(());
         }
         if self
@@ -75,11 +78,11 @@ impl TargetPolicy {
         {
             return Err(Denied::Port(target.port));
         }
-        match &self.hosts {
-            Hosts::Learned(known) if known.read().learned.contains(&key(target)) => Ok(()),
-            Hosts::Learned(_) => Err(Denied::Unknown(target.to_string())),
-            Hosts::Patterns(patterns) => {
-                let host = target.host.to_ascii_lowercase();
+        match &self.patterns {
+            None if self.known.read().contains(&key) => Ok(()),
+            None => Err(Denied::Unknown(target.to_string())),
+            Some(patterns) => {
+                let (host, _) = key;
                 if patterns
                     .iter()
                     .any(|pattern| wildcard_matches(pattern, &host))
@@ -92,30 +95,75 @@ impl TargetPolicy {
         }
     }
 
+    /// As [`check`](Self::check), of a target that a client names.
+    pub(crate) fn check_named(&self, target: &BrokerAddress) -> Result<(), Denied> {
+        self.check(target)?;
+        if self.active_only && !self.known.read().is_active(&key(target)) {
+            return Err(Denied::NotActive(target.to_string()));
+        }
+        Ok(())
+    }
+
     /// Whether an address that the target's host name resolved to may be dialled.
     pub(crate) fn allows_address(&self, target: &BrokerAddress, address: IpAddr) -> bool {
+        let key = key(target);
+        if self.configured.contains(&key) {
+            return true;
+        }
         let address = address.to_canonical();
-        self.configured.contains(&key(target))
-            || self
-                .addresses
-                .as_ref()
-                .is_none_or(|ranges| ranges.iter().any(|range| range.contains(address)))
+        let ranges = self.addresses.as_deref();
+        if ranges.is_some_and(|ranges| !ranges.iter().any(|range| range.contains(address))) {
+            return false;
+        }
+        // A range that holds other addresses as well does not mean these.
+        let is_meant = |kind: fn(IpAddr) -> bool| {
+            let mut ranges = ranges.into_iter().flatten();
+            ranges.any(|range| range.contains(address) && range.is_wholly(kind))
+        };
+        let kind = FORBIDDEN.into_iter().find(|kind| kind(address));
+        match kind {
+            Some(kind) => is_meant(kind),
+            None if is_loopback(address) => {
+                is_meant(is_loopback) || self.known.read().contains(&key)
+            }
+            None => true,
+        }
     }
 
     /// A broker was named by a broker.
     pub(crate) fn learn(&self, address: &BrokerAddress) {
-        if let Hosts::Learned(known) = &self.hosts {
-            let key = key(address);
-            if !self.configured.contains(&key) && !known.read().learned.contains(&key) {
-                known.write().learn(key);
-            }
+        let key = key(address);
+        if !self.configured.contains(&key) && !self.known.read().learned.contains(&key) {
+            self.known.write().learn(key);
+        }
+    }
+
+    /// The list of the metadata store as it is now, whole. Returns whether it is another one than before.
+    pub(crate) fn discovered<'a>(
+        &self,
+        list: impl Iterator<Item = &'a BrokerAddress>,
+        now: Duration,
+    ) -> bool {
+        self.known.write().discovered(list.map(key).collect(), now)
+    }
+
+    /// Forgets brokers that have been off the list for [`GONE_GRACE`].
+    pub(crate) fn forget_gone(&self, now: Duration) {
+        if !self.known.read().gone.is_empty() {
+            self.known.write().forget_gone(now);
         }
     }
 }
 
-/// The list that is learned. `learned.len() == order.len() <= LEARNED_MAX`; the oldest gives way.
+/// The list that is learned.
 #[derive(Debug, Default)]
-pub(crate) struct KnownTargets {
+struct KnownTargets {
+    /// Brokers in the metadata store now. As bounded as the list there.
+    active: HashSet<Target>,
+    /// Brokers that were there, and when they are forgotten: clients still come for a broker that is restarting. At most
+    /// [`GONE_MAX`].
+    gone: HashMap<Target, Duration>,
+    /// `learned.len() == order.len() <= LEARNED_MAX`; the oldest gives way.
     learned: HashSet<Target>,
     order: VecDeque<Target>,
 }
@@ -127,6 +175,16 @@ fn key(address: &BrokerAddress) -> Target {
 }
 
 impl KnownTargets {
+    fn contains(&self, target: &Target) -> bool {
+        self.active.contains(target)
+            || self.learned.contains(target)
+            || self.gone.contains_key(target)
+    }
+
+    fn is_active(&self, target: &Target) -> bool {
+        self.active.contains(target)
+    }
+
     fn learn(&mut self, target: Target) {
         if !self.learned.insert(target.clone()) {
             return;
@@ -138,6 +196,71 @@ impl KnownTargets {
             self.learned.remove(&oldest);
         }
     }
+
+    fn discovered(&mut self, list: HashSet<Target>, now: Duration) -> bool {
+        if self.active == list {
+            return false;
+        }
+        let until = now.saturating_add(GONE_GRACE);
+        for target in std::mem::take(&mut self.active) {
+            if !list.contains(&target) && self.gone.len() < GONE_MAX {
+                self.gone.insert(target, until);
+            }
+        }
+        self.gone.retain(|target, _| !list.contains(target));
+        self.active = list;
+        true
+    }
+
+    /// What is known to be gone is not kept because it was also named in an answer, long ago perhaps.
+    fn forget_gone(&mut self, now: Duration) {
+        let Self {
+            gone,
+            learned,
+            order,
+            ..
+        } = self;
+        let before = learned.len();
+        gone.retain(|target, until| {
+            let keep = now < *until;
+            if !keep {
+                learned.remove(target);
+            }
+            keep
+        });
+        if learned.len() != before {
+            order.retain(|target| learned.contains(target));
+        }
+    }
+}
+
+/// Kinds of addresses that are no broker's.
+const FORBIDDEN: [fn(IpAddr) -> bool; 3] = [is_link_local, is_unspecified, is_multicast];
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// `0.0.0.0/8` and `::`, which systems take for the host itself.
+fn is_unspecified(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.octets().starts_with(&[0]),
+        IpAddr::V6(address) => address.is_unspecified(),
+    }
+}
+
+fn is_multicast(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_multicast() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_multicast(),
+    }
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.is_loopback()
 }
 
 /// Whether `text` matches `pattern`, in which `*` stands for any run of characters, dots included.
@@ -160,6 +283,10 @@ fn wildcard_matches(pattern: &str, text: &str) -> bool {
 
 /// Bound of the learned list: more brokers than any one cluster behind a gateway has.
 const LEARNED_MAX: usize = 10_000;
+/// Bound of the brokers that went off the list lately.
+const GONE_MAX: usize = 10_000;
+/// How long clients may still be connected to a broker that went off the list.
+const GONE_GRACE: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
@@ -260,5 +387,107 @@ mod tests {
         );
         policy.learn(&address("stranger:6650"));
         assert!(policy.check(&address("stranger:6650")).is_err());
+    }
+
+    #[test]
+    fn discovered_brokers_are_allowed_and_forgotten_some_time_after_they_are_gone() {
+        let policy = policy(|_| ());
+        let (a, b) = (address("broker-a:6650"), address("broker-b:6650"));
+        let start = Duration::from_secs(9);
+        assert!(policy.discovered([&a, &b].into_iter(), start));
+        assert!(!policy.discovered([&b, &a].into_iter(), start));
+        // Named in an answer as well, which must not keep it for ever.
+        policy.learn(&a);
+        assert!(policy.check(&a).is_ok() && policy.check(&b).is_ok());
+        assert!(policy.discovered([&b].into_iter(), start));
+        policy.forget_gone(start + GONE_GRACE - Duration::from_millis(1));
+        assert!(policy.check(&a).is_ok(), "it may be restarting");
+        policy.forget_gone(start + GONE_GRACE);
+        assert!(policy.check(&a).is_err());
+        assert!(policy.check(&b).is_ok());
+        // Back within the time, it is not forgotten.
+        policy.discovered([&a].into_iter(), start);
+        policy.discovered([&a, &b].into_iter(), start);
+        policy.forget_gone(start + GONE_GRACE * 2);
+        assert!(policy.check(&b).is_ok());
+        policy.learn(&a);
+        assert!(policy.check(&a).is_ok());
+    }
+
+    #[test]
+    fn only_active_brokers_are_connected_where_that_is_asked_for() {
+        let policy = policy(|settings| settings.discovery.check_active_brokers = true);
+        let (active, configured) = (address("broker-a:6650"), address("broker-0:6650"));
+        policy.discovered([&active].into_iter(), Duration::ZERO);
+        assert!(policy.check_named(&active).is_ok());
+        assert_eq!(
+            policy.check_named(&configured),
+            Err(Denied::NotActive("broker-0:6650".to_owned()))
+        );
+        assert!(policy.check(&configured).is_ok(), "it may be asked");
+    }
+
+    #[test]
+    fn addresses_that_are_no_brokers_are_refused_unless_they_are_named() {
+        let (configured, learned) = (address("broker-0:6650"), address("broker-1:6650"));
+        let default = policy(|_| ());
+        default.learn(&learned);
+        let forbidden = [
+            "169.254.169.254",
+            "::ffff:169.254.169.254",
+            "fe80::1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "::",
+            "224.0.0.1",
+            "255.255.255.255",
+            "ff02::1",
+        ];
+        for text in forbidden {
+            let ip = text.parse().unwrap();
+            assert!(!default.allows_address(&learned, ip), "{text}");
+            assert!(default.allows_address(&configured, ip), "{text}");
+        }
+        for text in [
+            "10.0.0.1",
+            "192.168.1.1",
+            "8.8.8.8",
+            "fd00::1",
+            "127.0.0.1",
+            "::1",
+        ] {
+            assert!(
+                default.allows_address(&learned, text.parse().unwrap()),
+                "{text}"
+            );
+        }
+        // Everything is not these.
+        let ranges = |texts: &[&str]| {
+            let ranges = texts.iter().map(|text| AddressRange::parse(text).unwrap());
+            let ranges: Vec<_> = ranges.collect();
+            policy(|settings| settings.allowed_ip_addresses = Some(ranges))
+        };
+        let wide = ranges(&["0.0.0.0/0", "::/0"]);
+        let narrow = ranges(&["169.254.7.0/24", "fe80::/64"]);
+        for text in ["169.254.7.1", "fe80::1"] {
+            let ip = text.parse().unwrap();
+            assert!(!wide.allows_address(&learned, ip), "{text}");
+            assert!(narrow.allows_address(&learned, ip), "{text}");
+        }
+        assert!(!narrow.allows_address(&learned, "169.254.8.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_name_that_only_matches_a_pattern_does_not_lead_to_loopback() {
+        let policy = policy(|settings| {
+            settings.allowed_host_names = Some(vec!["*.example.org".to_owned()]);
+        });
+        let loopback = "127.0.0.1".parse().unwrap();
+        let (stranger, broker) = (address("a.example.org:6650"), address("b.example.org:6650"));
+        policy.learn(&broker);
+        assert!(policy.check(&stranger).is_ok());
+        assert!(!policy.allows_address(&stranger, loopback));
+        assert!(policy.allows_address(&broker, loopback));
+        assert!(policy.allows_address(&address("broker-0:6650"), loopback));
     }
 }

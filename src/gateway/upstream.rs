@@ -49,6 +49,7 @@ impl UserFacingError for DialError {
 
     fn client_message(&self) -> String {
         match self {
+            Self::Denied(Denied::NotActive(_)) => "Target broker isn't available.",
             denied if denied.is_denied() => "Target broker cannot be validated.",
             Self::Connect(ConnectError::DialTimeout(_)) => {
                 "Target broker did not accept the connection in time."
@@ -64,9 +65,13 @@ impl UserFacingError for DialError {
 /// # Errors
 /// See [`DialError`].
 pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<TcpStream, DialError> {
-    shared.policy.check(target)?;
+    shared.policy.check_named(target)?;
     let limit = shared.connect_timeout();
-    Ok(client::dial::dial(target, limit, Some(&shared.address_check())).await?)
+    let dialled = client::dial::dial(target, limit, Some(&shared.address_check())).await;
+    if let Err(error) = &dialled {
+        shared.brokers.failed(target, error);
+    }
+    Ok(dialled?)
 }
 
 /// How the broker took the client's CONNECT.

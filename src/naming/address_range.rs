@@ -79,6 +79,11 @@ impl AddressRange {
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv4() == self.first.is_ipv4() && self.first <= address && address <= self.last
     }
+
+    /// Whether all its addresses fulfil `kind`, which must hold for all between any two addresses for which it holds.
+    pub fn is_wholly(self, kind: impl Fn(IpAddr) -> bool) -> bool {
+        kind(self.first) && kind(self.last)
+    }
 }
 
 /// Longest text of a range: two IPv6 addresses and some.

@@ -32,10 +32,12 @@ fields! {
     }
     /// LOOKUP.
     lookup = "CommandLookupTopic" {
+        TOPIC = 1 "topic";
         AUTHORITATIVE = 3 "authoritative";
         ORIGINAL_PRINCIPAL = 4 "original_principal";
         ORIGINAL_AUTH_DATA = 5 "original_auth_data";
         ORIGINAL_AUTH_METHOD = 6 "original_auth_method";
+        ADVERTISED_LISTENER_NAME = 7 "advertised_listener_name";
     }
     /// LOOKUP_RESPONSE.
     lookup_response = "CommandLookupTopicResponse" {
@@ -47,9 +49,18 @@ fields! {
     }
     /// PARTITIONED_METADATA.
     partitioned_metadata = "CommandPartitionedTopicMetadata" {
+        TOPIC = 1 "topic";
         ORIGINAL_PRINCIPAL = 3 "original_principal";
         ORIGINAL_AUTH_DATA = 4 "original_auth_data";
         ORIGINAL_AUTH_METHOD = 5 "original_auth_method";
+    }
+    /// GET_TOPICS_OF_NAMESPACE.
+    topics_of_namespace = "CommandGetTopicsOfNamespace" {
+        NAMESPACE = 2 "namespace";
+    }
+    /// GET_SCHEMA.
+    get_schema = "CommandGetSchema" {
+        TOPIC = 2 "topic";
     }
     /// PRODUCER.
     producer = "CommandProducer" {

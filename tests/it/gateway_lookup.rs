@@ -4,7 +4,7 @@ use pulsegate::protocol::command::Command;
 use pulsegate::protocol::proto::pulsar::base_command::Type;
 use pulsegate::protocol::proto::pulsar::command_lookup_topic_response::LookupType;
 use pulsegate::protocol::proto::pulsar::{
-    CommandCloseProducer, CommandConnected, CommandFlow, CommandGetSchema,
+    CommandCloseProducer, CommandConnect, CommandConnected, CommandFlow, CommandGetSchema,
     CommandGetSchemaResponse, CommandGetTopicsOfNamespace, CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopic, CommandLookupTopicResponse, CommandPartitionedTopicMetadata, CommandPing,
     CommandProducer, FeatureFlags, KeyValue, ServerError,
@@ -453,7 +453,12 @@ async fn many_pings_at_once_do_not_end_a_lookup_connection() {
 async fn a_client_whose_credential_is_refused_meanwhile_is_disconnected_to_come_back() {
     let broker = ScriptedBroker::start(Script::new()).await;
     let gateway = TestGateway::in_front_of(&[&broker]);
-    let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
+    let connect = CommandConnect {
+        auth_method_name: Some("token".to_owned()),
+        auth_data: Some("secret".into()),
+        ..lookup_connect()
+    };
+    let mut client = RawClient::established(gateway.address(), connect).await;
     let Command::Connect(seen) = &broker.received_of(Type::Connect)[0].command else {
         panic!("no CONNECT")
     };
@@ -578,11 +583,14 @@ async fn lookups_that_wait_for_a_broker_are_bounded_in_bytes() {
     let gateway = TestGateway::in_front_of(&[&broker]);
     let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
     let mut large = bytes::BytesMut::new();
-    Command::from(CommandLookupTopic {
-        topic: "t".repeat(50_000),
-        ..lookup(1)
-    })
-    .encode(&mut large);
+    // Equal ones would be asked once.
+    for n in 0..64 {
+        Command::from(CommandLookupTopic {
+            topic: format!("{n:0>50000}"),
+            ..lookup(1)
+        })
+        .encode(&mut large);
+    }
     // What the systems' socket buffers hold is much less than this.
     let max = 100 * 1024 * 1024;
     let sent = client.send_until_refused(&large, max).await;

@@ -8,6 +8,7 @@
 )]
 
 mod client_tls;
+mod gateway_brokers;
 mod gateway_direct;
 mod gateway_lifecycle;
 mod gateway_lookup;

@@ -1,7 +1,7 @@
 //! A connection for lookups: the gateway answers it.
 //!
-//! Owns the client's socket and a pool of broker connections that carry the client's credentials, so brokers authorise each
-//! client's lookups. Requests are answered side by side, as many as [`IN_FLIGHT_MAX`]; beyond that, and while the client does
+//! Owns the client's socket. Its broker connections (`pools`) carry what the client says of itself, its credentials included, so brokers
+//! authorise each client's lookups. Requests are answered side by side, as many as [`IN_FLIGHT_MAX`]; beyond that, and while the client does
 //! not read its answers, nothing more is read from it.
 
 use std::io::Cursor;
@@ -18,7 +18,7 @@ use tracing::debug;
 
 use super::state::ConnectRequest;
 use super::{HANDSHAKE_FRAME_MAX, asked_to_leave, pass_on_and_close, refuse};
-use crate::client::{BackoffPolicy, BrokerPool, ConnectError, ConnectionOptions, PoolError};
+use crate::client::{ConnectError, ConnectionOptions, PoolError};
 use crate::gateway::Shared;
 use crate::gateway::resolver::Resolver;
 use crate::gateway::stats::{EndReason, LookupRequest};
@@ -28,7 +28,8 @@ use crate::protocol::command::{Command, CommandError, name_of};
 use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::proto::pulsar::base_command::Type;
 use crate::protocol::proto::pulsar::{
-    CommandConnect, CommandConnected, CommandPing, CommandPong, FeatureFlags, ServerError,
+    AuthMethod, CommandConnect, CommandConnected, CommandPing, CommandPong, FeatureFlags,
+    ServerError,
 };
 use crate::protocol::rewrite;
 use crate::protocol::server_error::{CONNECTION_REQUEST_ID, UserFacingError, error_command};
@@ -41,16 +42,15 @@ pub(super) async fn serve(
     request: ConnectRequest,
 ) -> EndReason {
     let (mut client, early) = client.into_parts();
-    let brokers = BrokerPool::new(
-        shared.settings.broker.clone(),
-        introduction(&request),
-        connection_options(shared),
-        SPARE_FAILED_BROKERS,
-    );
+    let introduction = introduction(&request);
+    let credential_of_client = has_credential(&introduction);
+    let pools = shared
+        .pools
+        .pool_for(shared, introduction, credential_of_client);
     let introduced = tokio::select! {
         biased;
         () = shared.draining.cancelled() => return EndReason::Drained,
-        introduced = timeout(shared.handshake_timeout(), brokers.any()) => introduced,
+        introduced = timeout(shared.handshake_timeout(), pools.current().0.brokers().any()) => introduced,
     };
     let connected = match introduced {
         Ok(Ok((_, broker))) => connected(broker.connected(), &request),
@@ -60,7 +60,7 @@ pub(super) async fn serve(
         Err(_) => {
             shared
                 .notices
-                .unreachable(&"no configured broker answered CONNECT in time");
+                .unreachable(&"no broker answered CONNECT in time");
             refuse(&mut client, &NoBroker).await;
             return EndReason::BrokerUnreachable;
         }
@@ -73,7 +73,7 @@ pub(super) async fn serve(
     let mut reader = FrameReader::new(Cursor::new(early).chain(read), limits);
     let (outbound, writer) = outbound::channel(OutboundLimits::default());
     let mut lookups = Lookups {
-        resolver: Resolver::new(Arc::clone(shared), brokers),
+        resolver: Resolver::new(Arc::clone(shared), pools),
         outbound,
         in_flight: JoinSet::new(),
         large: Arc::new(Semaphore::new(LARGE_IN_FLIGHT_MAX)),
@@ -316,7 +316,23 @@ fn introduction(request: &ConnectRequest) -> CommandConnect {
     connect
 }
 
-fn connection_options(shared: &Shared) -> ConnectionOptions {
+/// Whether a credential of the client's own is in what brokers are told of it. Any method but none counts: what it says may be
+/// elsewhere than in the data.
+fn has_credential(introduction: &CommandConnect) -> bool {
+    let method = introduction.auth_method_name.as_deref().unwrap_or_default();
+    !matches!(method, "" | "none")
+        || introduction
+            .auth_method
+            .is_some_and(|method| method != i32::from(AuthMethod::None))
+        || introduction
+            .auth_data
+            .as_ref()
+            .is_some_and(|data| !data.is_empty())
+        || introduction.original_auth_data.is_some()
+}
+
+/// How brokers are connected for lookups.
+pub(in crate::gateway) fn connection_options(shared: &Shared) -> ConnectionOptions {
     let settings = &shared.settings;
     ConnectionOptions {
         connect_timeout: shared.connect_timeout(),
@@ -419,13 +435,6 @@ impl UserFacingError for NotOnLookupConnection {
     }
 }
 
-/// How long a broker that failed is left alone: long enough not to hammer it, short enough to be back soon after it is.
-const SPARE_FAILED_BROKERS: BackoffPolicy = BackoffPolicy {
-    initial: Duration::from_millis(100),
-    max: Duration::from_secs(2),
-    jitter: 0.2,
-    deadline: None,
-};
 /// Requests of one client that are answered at a time.
 const IN_FLIGHT_MAX: usize = 1024;
 /// Bytes that they may have together, so that large ones are few.

@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::debug;
 
+pub(super) use self::lookup::connection_options;
 use self::state::{AwaitingConnect, ConnectRequest, Step};
 use super::Shared;
 use super::forward::{self, Passthrough, RelayContext, RelayError, Side};
@@ -31,6 +32,7 @@ use crate::naming::BrokerAddress;
 use crate::net::{FrameReader, ReadError, scratch};
 use crate::protocol::command::Command;
 use crate::protocol::frame::{Frame, FrameLimits};
+use crate::protocol::proto::pulsar::ServerError;
 use crate::protocol::server_error::{CONNECTION_REQUEST_ID, UserFacingError, error_command};
 
 /// What the handshake came to.
@@ -135,6 +137,10 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
                 ));
                 return Decided::Lookups(Box::new((client, *request)));
             }
+            Step::Direct(..) if shared.settings.discovery.lookup_only => {
+                refuse(client.get_mut(), &LookupOnly).await;
+                return Decided::Ended(EndReason::Refused);
+            }
             Step::Direct(request, target) => {
                 let asked = Asked {
                     request: *request,
@@ -227,10 +233,10 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
     })
 }
 
-/// The first configured broker, in turn, that takes a connection.
+/// The first known broker, in turn, that takes a connection.
 async fn any_broker(shared: &Shared) -> Result<TcpStream, DialError> {
     let mut last = DialError::from(ConnectError::DialTimeout(Duration::ZERO));
-    for target in shared.brokers_in_turn() {
+    for target in shared.brokers.in_turn() {
         match upstream::dial(shared, &target).await {
             Ok(broker) => return Ok(broker),
             Err(error) => last = error,
@@ -287,6 +293,24 @@ fn discard<R: AsyncRead + Unpin>(reader: &mut R, cx: &mut Context<'_>) -> Poll<i
         ready!(Pin::new(reader).poll_read(cx, &mut buffer))?;
         Poll::Ready(Ok(buffer.filled().len()))
     })
+}
+
+/// The answer to a CONNECT that names a broker where `lookupOnly` is on.
+#[derive(Debug)]
+struct LookupOnly;
+
+impl UserFacingError for LookupOnly {
+    fn code(&self) -> ServerError {
+        ServerError::NotAllowedError
+    }
+
+    fn retryable(&self) -> bool {
+        false
+    }
+
+    fn client_message(&self) -> String {
+        "This service only answers lookups: connect to the broker itself".to_owned()
+    }
 }
 
 async fn send<W: AsyncWrite + Unpin>(client: &mut W, command: &Command) -> io::Result<()> {
