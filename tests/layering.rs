@@ -63,6 +63,7 @@ const MAY_USE_FILES: &[&str] = &["disk", "config", "cli", "perf"];
 /// Files that drive something: they may name threads, clocks and randomness. All others get these as arguments.
 const DRIVERS: &[&str] = &[
     "src/app/lifecycle.rs",
+    "src/auth/clock.rs",
     "src/cli/messages/pace.rs",
     "src/client/clock.rs",
     "src/client/consumer/discovery.rs",

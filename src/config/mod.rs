@@ -10,6 +10,8 @@ mod authentication;
 mod build;
 mod client;
 mod credential;
+mod gateway_authentication;
+mod key_material;
 mod keys;
 mod problem;
 mod properties;
@@ -27,6 +29,11 @@ pub use client::{CLIENT_KEYS, ClientSettings, ClientTlsSettings, LoadedClient, l
 pub use credential::{
     CREDENTIAL_SIZE_MAX, CredentialError, CredentialSource, Secret, read_credential_file,
 };
+pub use gateway_authentication::{
+    GatewayAuthenticationSettings, IncomingAuthenticationSettings, ProviderSettings, PublicKeyKind,
+    TokenKeySettings, TokenProviderSettings,
+};
+pub use key_material::SecretBytes;
 pub use keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 pub use problem::{ConfigErrors, Origin, Problem};
 pub use raw::{FlagValue, Sources};

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::gateway_authentication::GatewayAuthenticationSettings;
 use crate::naming::{AddressRange, ServiceUrl};
 
 /// Settings of the gateway: plain data, validated, built once by [`super::load_gateway`].
@@ -60,6 +61,8 @@ pub struct GatewaySettings {
     pub drain_timeout: Duration,
     /// Settings of the HTTP endpoints.
     pub http: HttpSettings,
+    /// Settings of authentication, of clients and of the gateway itself.
+    pub authentication: GatewayAuthenticationSettings,
 }
 
 impl GatewaySettings {
@@ -88,6 +91,7 @@ impl GatewaySettings {
             not_ready_period: Duration::ZERO,
             drain_timeout: Duration::from_secs(15),
             http: HttpSettings::default(),
+            authentication: GatewayAuthenticationSettings::default(),
         }
     }
 }

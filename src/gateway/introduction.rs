@@ -1,0 +1,257 @@
+//! What brokers are told about the gateway's clients: CONNECT towards brokers, field by field.
+//!
+//! Three ways. Where clients are not authenticated and the gateway has no credential, brokers get the client's CONNECT and see the
+//! client itself. With a credential of its own the gateway says who it is itself; where it authenticated the client, it also names
+//! the client's role (`original_principal`) and, if it is to, passes the client's credential on (`original_auth_data`). Without a
+//! credential of its own it then says `none` for itself, as Apache's proxy does: whoever trusts `original_principal` has to be
+//! told by whom, so the client's credential never stands for the gateway's.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::connection::state::{AuthenticatedClient, ConnectRequest, Credential};
+use crate::auth::{REFRESH, UnixTime, clock};
+use crate::client::{Authentication, BoxFuture, Introducer};
+use crate::config::CredentialError;
+use crate::protocol::command::CommandError;
+use crate::protocol::fields::connect;
+use crate::protocol::proto::pulsar::{
+    AuthData, CommandAuthChallenge, CommandConnect, FeatureFlags,
+};
+use crate::protocol::rewrite::CommandEditor;
+
+/// The rules of one gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Introductions {
+    /// What the gateway says of itself.
+    own: Authentication,
+    /// Whether brokers get the client's credential beside its role.
+    forward: bool,
+}
+
+/// CONNECT for one direct connection.
+#[derive(Debug)]
+pub(crate) struct Introduction {
+    /// The encoded command.
+    pub(crate) command: Bytes,
+    /// Whose credential it is, and so who answers the broker's challenges during the handshake: the gateway with this.
+    pub(crate) own: Option<Authentication>,
+}
+
+/// Why a client cannot be introduced.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IntroductionError {
+    #[error("the credential of the gateway cannot be read: {0}")]
+    Credential(#[from] CredentialError),
+    #[error("the client's CONNECT: {0}")]
+    Command(#[from] CommandError),
+}
+
+impl Introductions {
+    pub(crate) fn new(own: Authentication, forward: bool) -> Self {
+        Self { own, forward }
+    }
+
+    /// Whether brokers get the client's own CONNECT.
+    fn passes_on(&self, request: &ConnectRequest) -> bool {
+        request.client.is_none() && self.own.method().is_none()
+    }
+
+    /// Whether an expiring credential of this client is renewed for brokers.
+    pub(crate) fn renews(&self, request: &ConnectRequest) -> bool {
+        let supported = request
+            .connect
+            .feature_flags
+            .as_ref()
+            .is_some_and(FeatureFlags::supports_auth_refresh);
+        // A trusted proxy's answer would be of the one that it acts for.
+        let itself = |client: &AuthenticatedClient| client.identity.original.is_none();
+        self.forward && supported && request.client.as_ref().is_some_and(itself)
+    }
+
+    /// Whether the gateway has to end this client's direct connection when its credential expires: brokers that got it do so
+    /// themselves, or ask the client for another.
+    pub(crate) fn ends_at_expiry(&self) -> bool {
+        !self.forward
+    }
+
+    /// The CONNECT of a direct connection, with the gateway's credential as it is now.
+    ///
+    /// # Errors
+    /// See [`IntroductionError`].
+    pub(crate) fn direct(
+        &self,
+        request: &ConnectRequest,
+    ) -> Result<Introduction, IntroductionError> {
+        if self.passes_on(request) {
+            return Ok(Introduction {
+                command: request.encoded.clone(),
+                own: None,
+            });
+        }
+        let own = self.own_data()?;
+        let mut editor = CommandEditor::new(&request.encoded)?;
+        editor.remove(connect::AUTH_METHOD);
+        editor.set_bytes(connect::AUTH_DATA, own.auth_data());
+        editor.set_bytes(connect::AUTH_METHOD_NAME, own.auth_method_name().as_bytes());
+        match &request.client {
+            Some(client) => {
+                editor.set_bytes(
+                    connect::ORIGINAL_PRINCIPAL,
+                    client.identity.role().as_bytes(),
+                );
+                if let Some((data, method)) = self.forwarded(client.credential.as_ref()) {
+                    editor.set_bytes(connect::ORIGINAL_AUTH_DATA, data.as_bytes());
+                    editor.set_bytes(connect::ORIGINAL_AUTH_METHOD, method.as_bytes());
+                }
+            }
+            // The broker would ask the client for a credential that is ours. Told not to, it closes instead, and the client
+            // comes back over a connection with the one that we have then.
+            None => {
+                if let Some(flags) = editor.bytes(connect::FEATURE_FLAGS) {
+                    let flags = [flags, NO_AUTH_REFRESH].concat();
+                    editor.set_bytes(connect::FEATURE_FLAGS, &flags);
+                }
+            }
+        }
+        Ok(Introduction {
+            command: editor.finish(),
+            own: Some(self.own.clone()),
+        })
+    }
+
+    /// What is said, and answered, on the lookup connections of one client: CONNECT without a credential, and who adds it.
+    /// `current` is the client's credential.
+    pub(crate) fn lookups(
+        &self,
+        request: &ConnectRequest,
+        renews: bool,
+        current: watch::Receiver<Current>,
+    ) -> (CommandConnect, Authentication) {
+        let mut connect = request.connect.clone();
+        if self.passes_on(request) {
+            // A challenge could not be passed on, so none must be sent: a broker closes an expired connection instead, and the
+            // client comes back with new credentials.
+            if let Some(flags) = &mut connect.feature_flags {
+                flags.supports_auth_refresh = Some(false);
+            }
+            return (connect, Authentication::none());
+        }
+        connect.auth_method = None;
+        let flags = connect.feature_flags.get_or_insert_default();
+        let about_the_client = self.forward && request.client.is_some();
+        flags.supports_auth_refresh = Some(renews || !about_the_client);
+        connect.original_principal = request
+            .client
+            .as_ref()
+            .map(|client| client.identity.role().to_owned());
+        let speaker = Speaker {
+            introductions: self.clone(),
+            about_the_client,
+            renews,
+            current,
+        };
+        (connect, Authentication::introduced_by(Arc::new(speaker)))
+    }
+
+    /// The gateway's own credential; method `none` without one.
+    fn own_data(&self) -> Result<AuthData, CredentialError> {
+        Ok(self.own.auth_data()?.unwrap_or_else(|| AuthData {
+            auth_method_name: Some("none".to_owned()),
+            auth_data: Some(Bytes::new()),
+        }))
+    }
+
+    /// `original_auth_data` and `original_auth_method`. The protocol has the former as text: other bytes cannot be forwarded, and
+    /// a broker that wants them refuses the client.
+    fn forwarded<'a>(&self, credential: Option<&'a Credential>) -> Option<(&'a str, &'a str)> {
+        let credential = credential.filter(|_| self.forward)?;
+        let Ok(data) = std::str::from_utf8(&credential.data) else {
+            tracing::debug!(
+                method = credential.method,
+                "a credential that is not UTF-8 cannot be forwarded"
+            );
+            return None;
+        };
+        Some((data, &credential.method))
+    }
+}
+
+/// A client's credential as it is now.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Current {
+    pub(crate) credential: Option<Credential>,
+    pub(crate) expires_at: Option<UnixTime>,
+}
+
+/// Says on each lookup connection to a broker who the gateway is and whom it asks for.
+struct Speaker {
+    introductions: Introductions,
+    /// Whether brokers know the client's credential, so that their challenges are about it.
+    about_the_client: bool,
+    /// Whether the client is asked for another credential when this one expires.
+    renews: bool,
+    current: watch::Receiver<Current>,
+}
+
+impl Speaker {
+    /// The client's credential. One that expired is waited for to be renewed: a broker must never see it.
+    fn good(&self) -> impl Future<Output = Result<Option<Credential>, CredentialError>> + use<> {
+        let (mut current, renews) = (self.current.clone(), self.renews);
+        async move {
+            loop {
+                let now = current.borrow_and_update().clone();
+                let expired = now.expires_at.is_some_and(|end| end <= clock::now());
+                if !(renews && expired) {
+                    return Ok(now.credential);
+                }
+                current
+                    .changed()
+                    .await
+                    .map_err(|_| CredentialError::Supplier("the client is gone".to_owned()))?;
+            }
+        }
+    }
+}
+
+impl Introducer for Speaker {
+    fn introduce<'a>(
+        &'a self,
+        connect: &'a mut CommandConnect,
+    ) -> BoxFuture<'a, Result<(), CredentialError>> {
+        Box::pin(async move {
+            let own = self.introductions.own_data()?;
+            connect.auth_method_name = own.auth_method_name;
+            connect.auth_data = own.auth_data;
+            if self.about_the_client {
+                let credential = self.good().await?;
+                let forwarded = self.introductions.forwarded(credential.as_ref());
+                connect.original_auth_data = forwarded.map(|(data, _)| data.to_owned());
+                connect.original_auth_method = forwarded.map(|(_, method)| method.to_owned());
+            }
+            Ok(())
+        })
+    }
+
+    fn answer(
+        &self,
+        challenge: CommandAuthChallenge,
+    ) -> BoxFuture<'static, Result<Option<AuthData>, CredentialError>> {
+        let asked = challenge.challenge.unwrap_or_default();
+        if !(self.about_the_client && asked.auth_data() == REFRESH) {
+            return Box::pin(std::future::ready(self.introductions.own.auth_data()));
+        }
+        let good = self.good();
+        Box::pin(async move {
+            Ok(good.await?.map(|credential| AuthData {
+                auth_method_name: Some(credential.method),
+                auth_data: Some(credential.data),
+            }))
+        })
+    }
+}
+
+/// `FeatureFlags.supports_auth_refresh = false`, encoded. Of a repeated field the last one counts.
+const NO_AUTH_REFRESH: &[u8] = &[1 << 3, 0];
