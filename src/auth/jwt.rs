@@ -64,7 +64,7 @@ impl TokenError {
 
 /// Why no tokens can be verified with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
+pub(super) enum KeyError {
     /// It is no RSA key of 2048 to 8192 bits.
     #[error("no RSA public key of 2048 to 8192 bits, in DER (SubjectPublicKeyInfo) or PEM")]
     Rsa,

@@ -329,10 +329,10 @@ fn successes_failures_and_expiries_are_counted_under_apaches_names() {
     ask("sasl", "");
     let text = registry.render();
     for line in [
-        r#"pulsar_authentication_success_total{auth_method="token",cluster="",provider_name="AuthenticationProviderToken"} 2"#,
-        r#"pulsar_authentication_failures_total{auth_method="token",cluster="",provider_name="AuthenticationProviderToken",reason="INVALID_TOKEN"} 2"#,
-        r#"pulsar_authentication_failures_total{auth_method="basic",cluster="",provider_name="AuthenticationProviderBasic",reason="INVALID_TOKEN"} 1"#,
-        r#"pulsar_authentication_failures_total{auth_method="",cluster="",provider_name="",reason="NO_PROVIDER"} 1"#,
+        r#"pulsar_authentication_success_total{auth_method="token",provider_name="AuthenticationProviderToken",cluster=""} 2"#,
+        r#"pulsar_authentication_failures_total{auth_method="token",provider_name="AuthenticationProviderToken",reason="INVALID_TOKEN",cluster=""} 2"#,
+        r#"pulsar_authentication_failures_total{auth_method="basic",provider_name="AuthenticationProviderBasic",reason="INVALID_TOKEN",cluster=""} 1"#,
+        r#"pulsar_authentication_failures_total{auth_method="",provider_name="",reason="NO_PROVIDER",cluster=""} 1"#,
         r#"pulsar_expired_token_total{cluster=""} 1"#,
         r#"pulsar_expiring_token_minutes_bucket{cluster="",le="5"} 0"#,
         r#"pulsar_expiring_token_minutes_bucket{cluster="",le="10"} 1"#,

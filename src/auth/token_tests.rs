@@ -305,8 +305,9 @@ fn huge_nested_and_extended_tokens_are_refused() {
         "[".repeat(10_000),
         "]".repeat(10_000)
     );
+    // Of the header only what matters is looked at, without recursion.
     let token = format!("{}.e30.AA", URL_SAFE_NO_PAD.encode(header));
-    assert_eq!(role(&secret(), &token), Err(TokenError::Malformed));
+    assert_eq!(role(&secret(), &token), Err(TokenError::Signature));
     for extension in [
         json!({"alg": "HS256", "crit": ["b64"], "b64": false}),
         json!({"alg": "HS256", "zip": "DEF"}),
