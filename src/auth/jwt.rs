@@ -85,7 +85,7 @@ pub(super) struct Verifier {
 }
 
 enum Key {
-    Secret(hmac::Key),
+    Secret(Box<hmac::Key>),
     Public(ParsedPublicKey),
 }
 
@@ -100,7 +100,12 @@ impl Verifier {
         let keys: Vec<_> = algorithms
             .into_iter()
             .filter(|(_, _, hash_len)| secret.len() >= *hash_len)
-            .map(|(name, algorithm, _)| (name, Key::Secret(hmac::Key::new(algorithm, secret))))
+            .map(|(name, algorithm, _)| {
+                (
+                    name,
+                    Key::Secret(Box::new(hmac::Key::new(algorithm, secret))),
+                )
+            })
             .collect();
         if keys.is_empty() {
             return Err(KeyError::Short);
