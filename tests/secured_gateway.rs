@@ -10,8 +10,7 @@
 )]
 
 use std::env;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command as Program;
 use std::time::Duration;
@@ -26,6 +25,8 @@ use pulsegate::http::{Phase, PhaseSender, phases};
 use pulsegate::naming::{BrokerAddress, ServiceUrl, TopicName};
 use pulsegate::protocol::proto::pulsar::{CommandConnect, ServerError};
 use pulsegate::telemetry::MetricRegistry;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
@@ -73,22 +74,30 @@ impl Broker {
         self.info["service_url"].as_str().unwrap().parse().unwrap()
     }
 
-    /// Lets a role do this in the namespace.
-    fn grant(&self, role: &str, actions: &str) {
+    /// Lets a role do this in the namespace, as soon as that is there: standalone makes it after it answers.
+    async fn grant(&self, role: &str, actions: &str) {
         let authority = self.info["admin_url"].as_str().unwrap();
         let authority = authority.strip_prefix("http://").unwrap();
         let token = std::fs::read_to_string(self.file("admin.token")).unwrap();
-        let mut stream = TcpStream::connect(authority).unwrap();
         let request = format!(
             "POST /admin/v2/namespaces/{NAMESPACE}/permissions/{role} HTTP/1.1\r\nHost: {authority}\r\n\
              Authorization: Bearer {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{actions}",
             token.trim(),
             actions.len()
         );
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let mut stream = TcpStream::connect(authority).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            if answer.starts_with("HTTP/1.1 204") {
+                return;
+            }
+            let not_yet = answer.starts_with("HTTP/1.1 404") && Instant::now() < until;
+            assert!(not_yet, "{answer}");
+            sleep(Duration::from_millis(200)).await;
+        }
     }
 }
 
@@ -221,7 +230,8 @@ fn skipped(test: &str) -> bool {
     if skipped {
         // Not `eprintln`, which the test harness would swallow.
         let line = format!("SKIPPED {test}: {JARS} names no folder with Pulsar's jars");
-        writeln!(std::io::stderr(), "{line}").unwrap();
+        let mut stderr = std::io::stderr();
+        writeln!(stderr, "{line}").unwrap();
     }
     skipped
 }
@@ -234,13 +244,8 @@ async fn the_broker_decides_by_the_role_that_the_gateway_names() {
     }
     let start = || Broker::start(&["authenticateOriginalAuthData=false"]);
     let broker = tokio::task::spawn_blocking(start).await.unwrap();
-    let actions = r#"["produce","consume"]"#;
-    let broker = tokio::task::spawn_blocking(move || {
-        broker.grant("client", actions);
-        broker.grant("reader", r#"["consume"]"#);
-        broker
-    });
-    let broker = broker.await.unwrap();
+    broker.grant("client", r#"["produce","consume"]"#).await;
+    broker.grant("reader", r#"["consume"]"#).await;
     let role = |role: &str| text_token(&broker.token(role, 3600));
     for forward in ["false", "true"] {
         let forward = format!("forwardAuthorizationCredentials={forward}");
@@ -325,11 +330,7 @@ async fn forwarded_credentials_are_checked_and_renewed() {
     let broker = tokio::task::spawn_blocking(|| Broker::start(&[]))
         .await
         .unwrap();
-    let broker = tokio::task::spawn_blocking(move || {
-        broker.grant("client", r#"["produce","consume"]"#);
-        broker
-    });
-    let broker = broker.await.unwrap();
+    broker.grant("client", r#"["produce","consume"]"#).await;
     // The broker wants the client's credential as well.
     let gateway = TestGateway::start(&broker, &[]);
     let client = text_token(&broker.token("client", 3600));

@@ -414,3 +414,148 @@ const BETWEEN_PROXIES: [u32; 4] = [
 ];
 /// Questions that a client is asked before it is given up.
 const CHALLENGES_MAX: u32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AUTHENTICATED: Rules<'static> = Rules {
+        authenticates: true,
+        trusted_proxy_roles: &[],
+    };
+
+    fn frame(command: impl Into<Command>) -> Frame {
+        Frame {
+            command: command.into().encode_command(),
+            payload: Bytes::new(),
+        }
+    }
+
+    fn connect() -> CommandConnect {
+        CommandConnect {
+            client_version: "test".to_owned(),
+            auth_method_name: Some("questions".to_owned()),
+            auth_data: Some(Bytes::from_static(b"first")),
+            protocol_version: Some(99),
+            ..CommandConnect::default()
+        }
+    }
+
+    fn answer(data: Option<&'static [u8]>) -> CommandAuthResponse {
+        CommandAuthResponse {
+            response: Some(AuthData {
+                auth_method_name: None,
+                auth_data: data.map(Bytes::from_static),
+            }),
+            ..CommandAuthResponse::default()
+        }
+    }
+
+    fn somebody() -> Principal {
+        Principal {
+            role: "me".into(),
+            method: "questions".into(),
+            expires_at: None,
+        }
+    }
+
+    /// A client that has been asked a question.
+    fn asked() -> Handshake<'static> {
+        let mut state = Handshake::new("us", AUTHENTICATED);
+        let Step::Check(credential) = state.on_frame(&frame(connect())) else {
+            panic!("nothing to check")
+        };
+        assert_eq!(
+            (&*credential.method, &*credential.data),
+            ("questions", &b"first"[..])
+        );
+        let question = Verdict::Challenge(Bytes::from_static(b"and?"));
+        let Step::Answer(Command::AuthChallenge(challenge)) = state.on_checked(question) else {
+            panic!("no challenge")
+        };
+        let asked = challenge.challenge.expect("a question");
+        assert_eq!(
+            (asked.auth_method_name(), asked.auth_data()),
+            ("questions", &b"and?"[..])
+        );
+        assert_eq!(challenge.protocol_version, Some(version::CURRENT));
+        state
+    }
+
+    #[test]
+    fn a_client_that_answers_its_challenge_is_let_in() {
+        let mut state = asked();
+        let ping = crate::protocol::proto::pulsar::CommandPing::default();
+        assert!(matches!(
+            state.on_frame(&frame(ping)),
+            Step::Answer(Command::Pong(_))
+        ));
+        let Step::Check(credential) = state.on_frame(&frame(answer(Some(b"second")))) else {
+            panic!("nothing to check")
+        };
+        assert_eq!(
+            (&*credential.method, &*credential.data),
+            ("questions", &b"second"[..])
+        );
+        let Step::Lookup(request) = state.on_checked(Verdict::Good(somebody())) else {
+            panic!("not let in")
+        };
+        let client = request.client.expect("authenticated");
+        assert_eq!(client.identity.role(), "me");
+        // Brokers get what it said first, as it is with Apache's proxy.
+        assert_eq!(client.credential.expect("kept").data, "first");
+    }
+
+    #[test]
+    fn answers_that_say_nothing_and_challenges_without_end_are_refused() {
+        let refused = |step: &Step| matches!(step, Step::Refuse(Refusal::Unauthenticated));
+        assert!(refused(&asked().on_frame(&frame(answer(None)))));
+        assert!(refused(
+            &asked().on_frame(&frame(CommandAuthResponse::default()))
+        ));
+        assert!(refused(&asked().on_checked(Verdict::Refused)));
+        let mut state = asked();
+        let mut rounds = 1;
+        loop {
+            let Step::Check(_) = state.on_frame(&frame(answer(Some(b"x")))) else {
+                panic!("nothing to check")
+            };
+            match state.on_checked(Verdict::Challenge(Bytes::new())) {
+                Step::Answer(_) => rounds += 1,
+                step => {
+                    assert!(refused(&step));
+                    break;
+                }
+            }
+        }
+        assert_eq!(rounds, CHALLENGES_MAX);
+    }
+
+    #[test]
+    fn what_does_not_belong_there_closes_the_connection() {
+        let mut state = Handshake::new("us", AUTHENTICATED);
+        let unasked = state.on_frame(&frame(answer(Some(b"x"))));
+        assert!(matches!(unasked, Step::Close(_)));
+        assert!(matches!(
+            asked().on_frame(&frame(connect())),
+            Step::Close(_)
+        ));
+    }
+
+    #[test]
+    fn the_method_is_named_or_that_of_the_old_enumeration_or_none() {
+        let of = |name: Option<&str>, old: Option<AuthMethod>| {
+            Credential::of_connect(&CommandConnect {
+                auth_method_name: name.map(str::to_owned),
+                auth_method: old.map(Into::into),
+                ..CommandConnect::default()
+            })
+            .method
+        };
+        assert_eq!(of(Some("token"), Some(AuthMethod::YcaV1)), "token");
+        assert_eq!(of(None, Some(AuthMethod::YcaV1)), "ycav1");
+        assert_eq!(of(None, Some(AuthMethod::Athens)), "athens");
+        assert_eq!(of(None, Some(AuthMethod::None)), "none");
+        assert_eq!(of(None, None), "none");
+    }
+}
