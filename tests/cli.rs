@@ -200,6 +200,27 @@ fn check_config_reports_and_serves_nothing() {
 }
 
 #[test]
+fn check_config_looks_into_keys_and_password_files() {
+    let sets = [
+        "brokerServiceURL=pulsar://b:1",
+        "authenticationEnabled=true",
+        "authenticationProviders=token,basic",
+        "tokenPublicKey=data:,no key",
+        "basicAuthConf=data:,me:plain",
+    ];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let arguments: Vec<&str> = ["gateway", "--check-config"]
+        .into_iter()
+        .chain(sets)
+        .collect();
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(64));
+    for part in ["tokenPublicKey: no RSA public key", "basicAuthConf: line 1"] {
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn settings_come_from_the_environment() {
     let output = pulsegate()
         .args(["gateway", "--check-config"])

@@ -54,9 +54,14 @@ impl Introductions {
         Self { own, forward }
     }
 
+    /// Whether the gateway says itself who it is.
+    pub(crate) fn has_own(&self) -> bool {
+        self.own.method().is_some()
+    }
+
     /// Whether brokers get the client's own CONNECT.
     fn passes_on(&self, request: &ConnectRequest) -> bool {
-        request.client.is_none() && self.own.method().is_none()
+        request.client.is_none() && !self.has_own()
     }
 
     /// Whether an expiring credential of this client is renewed for brokers.

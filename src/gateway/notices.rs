@@ -19,6 +19,7 @@ pub(crate) struct Notices {
     protocol: LogThrottle,
     unauthenticated: LogThrottle,
     own_credential: LogThrottle,
+    refused: LogThrottle,
 }
 
 impl Notices {
@@ -31,6 +32,7 @@ impl Notices {
             protocol: LogThrottle::new(PERIOD),
             unauthenticated: LogThrottle::new(PERIOD),
             own_credential: LogThrottle::new(PERIOD),
+            refused: LogThrottle::new(PERIOD),
         }
     }
 
@@ -66,6 +68,17 @@ impl Notices {
     pub(crate) fn own_credential(&self, why: &dyn Display) {
         if let Some(more) = self.own_credential.pass(self.started.elapsed()) {
             warn!(more, "a client was not introduced to a broker: {why}");
+        }
+    }
+
+    /// A broker does not take a client under the gateway's credential: the fault may be the gateway's, and only its operator can
+    /// know.
+    pub(crate) fn refused_by_broker(&self, why: &dyn Display) {
+        if let Some(more) = self.refused.pass(self.started.elapsed()) {
+            warn!(
+                more,
+                "a broker refused a client that the gateway introduced: {why}"
+            );
         }
     }
 

@@ -77,8 +77,8 @@ pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<TcpS
 pub(crate) enum Outcome<B> {
     /// Accepted: relay from here on.
     Accepted(Accepted<B>),
-    /// Refused: the broker's ERROR has been passed on.
-    Refused,
+    /// Refused: the broker's ERROR has been passed on; its code and text.
+    Refused(String),
 }
 
 /// A broker connection that belongs to the client now.
@@ -210,7 +210,7 @@ where
                 send(client.get_mut(), &frame)
                     .await
                     .map_err(HandshakeError::ClientWrite)?;
-                return Ok(Outcome::Refused);
+                return Ok(Outcome::Refused(refusal_of(&frame)));
             }
             Ok(Type::AuthChallenge) if let Some(own) = &introduction.own => {
                 let response = own_response(own)?;
@@ -233,6 +233,14 @@ where
             Ok(Type::Pong) => {}
             _ => return Err(HandshakeError::BrokerUnexpected(name_of(command_type))),
         }
+    }
+}
+
+/// What an ERROR says, for the log.
+fn refusal_of(frame: &Frame) -> String {
+    match Command::decode(&frame.command) {
+        Ok(Command::Error(error)) => format!("{:?}: {}", error.error(), error.message),
+        _ => "an ERROR that cannot be read".to_owned(),
     }
 }
 

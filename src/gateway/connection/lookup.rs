@@ -454,6 +454,9 @@ async fn without_broker(shared: &Shared, client: &mut TcpStream, error: &PoolErr
     if let PoolError::Connect { error, .. } = error {
         match error.as_ref() {
             ConnectError::Refused { frame, .. } => {
+                if shared.introductions.has_own() {
+                    shared.notices.refused_by_broker(error);
+                }
                 pass_on_and_close(client, frame).await;
                 return EndReason::BrokerRefused;
             }

@@ -353,7 +353,10 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
             let expires_at = end_of_relay(shared, &asked.request);
             return Decided::Relay(Box::new(broker.with_client(client)), expires_at);
         }
-        Ok(Ok(Outcome::Refused)) => {
+        Ok(Ok(Outcome::Refused(why))) => {
+            if introduction.own.is_some() {
+                shared.notices.refused_by_broker(&why);
+            }
             close(client.get_mut()).await;
             return Decided::Ended(EndReason::BrokerRefused);
         }
