@@ -119,7 +119,7 @@ fn malformed_settings_are_all_listed_with_file_key_and_line() {
         format!("{path}:2: brokerServiceURL: \"broker:6650\" has an unknown scheme"),
         format!("{path}:3: servicePrt: unknown setting (did you mean servicePort?)"),
         format!("{path}:4: maxMessageSize: \"big\" is not accepted; expected a number from 1 to"),
-        format!("{path}:5: authenticationEnabled: not supported by this version"),
+        "settings: authenticationProviders: nobody could connect without any".to_owned(),
         "--port: servicePort: \"x\" is not accepted".to_owned(),
         "--set: the argument has no setting before a =; expected KEY=VALUE".to_owned(),
     ] {
