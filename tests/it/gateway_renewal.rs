@@ -14,6 +14,8 @@ use pulsegate::testing::scripted_broker::{
     Received, Script, ScriptedBroker, Step, lookup_connect as found, lookup_redirect,
 };
 
+use tokio::time::timeout;
+
 use crate::credentials::{
     authenticating, expired_token, forwarding, longer_token, short_token, token, with_token,
 };
@@ -201,7 +203,13 @@ async fn a_new_broker_connection_carries_the_newest_credential_of_the_client() {
     asked_to_renew(&mut client).await;
     // What is known has expired: the broker that the lookup leads to must not see it.
     client.send(lookup(1)).await;
-    first.wait_for(Type::Lookup, 1).await;
+    let early = timeout(
+        Duration::from_millis(500),
+        second.wait_for(Type::Connect, 1),
+    )
+    .await;
+    assert!(early.is_err(), "{early:?}");
+    assert_eq!(second.accepted(), 1);
     let new = longer_token("client");
     client.send(answer(&new)).await;
     assert!(matches!(
