@@ -350,7 +350,7 @@ async fn forwarded_credentials_are_checked_and_renewed() {
 /// A client outlives its first token on both kinds of connection, by one that it is asked for.
 async fn outlives(broker: &Broker, gateway: &TestGateway) {
     let file = broker.file("short.token");
-    std::fs::write(&file, broker.token("client", 4)).unwrap();
+    std::fs::write(&file, broker.token("client", 6)).unwrap();
     let client = gateway.client(Authentication::token(CredentialSource::File(file.clone())));
     let topic: TopicName = TOPIC.parse().unwrap();
     let producer = client
@@ -381,7 +381,7 @@ async fn outlives(broker: &Broker, gateway: &TestGateway) {
     }
     std::fs::write(&file, broker.token("client", 3600)).unwrap();
     // Longer than the token, the broker's check each second and the gateway's interval together.
-    let until = Instant::now() + Duration::from_secs(14);
+    let until = Instant::now() + Duration::from_secs(16);
     while Instant::now() < until {
         timeout(
             Duration::from_secs(5),

@@ -31,8 +31,7 @@ pub(crate) struct Introductions {
     forward: bool,
 }
 
-/// CONNECT for one direct connection.
-#[derive(Debug)]
+/// CONNECT for one direct connection. Not `Debug`: it holds credentials.
 pub(crate) struct Introduction {
     /// The encoded command.
     pub(crate) command: Bytes,

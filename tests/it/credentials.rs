@@ -36,9 +36,9 @@ pub(crate) fn token(role: &str) -> String {
     token_until(role, None)
 }
 
-/// A token that expires between one and two seconds from now.
+/// A token that expires between two and three seconds from now.
 pub(crate) fn short_token(role: &str) -> String {
-    token_until(role, Some(unix_seconds() + 2))
+    token_until(role, Some(unix_seconds() + 3))
 }
 
 /// A token that expires in a minute.

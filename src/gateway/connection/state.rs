@@ -47,7 +47,6 @@ enum Phase {
 }
 
 /// Between CONNECT and the decision.
-#[derive(Debug)]
 struct Authenticating {
     /// As the client sent it.
     connect: CommandConnect,
@@ -60,6 +59,17 @@ struct Authenticating {
     challenges: u32,
     /// An answer of the client is due.
     challenged: bool,
+}
+
+impl fmt::Debug for Authenticating {
+    /// Without the command, which holds the credential.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authenticating")
+            .field("target", &self.target)
+            .field("credential", &self.credential)
+            .field("challenges", &self.challenges)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The broker that a client names; `None` is any.
