@@ -259,3 +259,133 @@ impl Introducer for Speaker {
 
 /// `FeatureFlags.supports_auth_refresh = false`, encoded. Of a repeated field the last one counts.
 const NO_AUTH_REFRESH: &[u8] = &[1 << 3, 0];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{Identity, Principal};
+    use crate::config::{CredentialSource, Secret};
+    use crate::protocol::command::Command;
+
+    fn own() -> Authentication {
+        Authentication::token(CredentialSource::Text(Secret::new("ours")))
+    }
+
+    /// A client's CONNECT with a field, and a feature flag, that no version of the protocol has.
+    fn request(client: Option<AuthenticatedClient>) -> ConnectRequest {
+        let connect = CommandConnect {
+            client_version: "newer".to_owned(),
+            auth_method_name: Some("token".to_owned()),
+            auth_data: Some(Bytes::from_static(b"theirs")),
+            ..CommandConnect::default()
+        };
+        let encoded = Command::from(connect.clone()).encode_command();
+        let mut editor = CommandEditor::new(&encoded).expect("a command");
+        editor.set_bytes(connect::FEATURE_FLAGS, UNKNOWN_FLAG);
+        editor.set_bytes(UNKNOWN_FIELD, b"unknown");
+        ConnectRequest {
+            connect,
+            encoded: editor.finish(),
+            client,
+        }
+    }
+
+    fn client(original: Option<&str>, data: &'static [u8]) -> AuthenticatedClient {
+        AuthenticatedClient {
+            identity: Identity {
+                authenticated: Principal {
+                    role: "me".into(),
+                    method: "token".into(),
+                    expires_at: None,
+                },
+                original: original.map(Into::into),
+            },
+            credential: Some(Credential {
+                method: "token".to_owned(),
+                data: Bytes::from_static(data),
+            }),
+        }
+    }
+
+    fn told(introductions: &Introductions, request: &ConnectRequest) -> CommandConnect {
+        let introduction = introductions.direct(request).expect("introduced");
+        let editor = CommandEditor::new(&introduction.command).expect("a command");
+        assert_eq!(editor.bytes(UNKNOWN_FIELD), Some(&b"unknown"[..]));
+        let flags = editor.bytes(connect::FEATURE_FLAGS).expect("kept");
+        assert!(flags.starts_with(UNKNOWN_FLAG), "{flags:?}");
+        match Command::decode(&introduction.command) {
+            Ok(Command::Connect(connect)) => *connect,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_this_version_does_not_know_gets_through_beside_what_it_says() {
+        let passing = Introductions::new(Authentication::none(), true);
+        let seen = told(&passing, &request(None));
+        assert_eq!(seen.auth_data(), b"theirs");
+        for (forward, forwarded) in [(false, None), (true, Some("theirs".to_owned()))] {
+            let seen = told(
+                &Introductions::new(own(), forward),
+                &request(Some(client(None, b"theirs"))),
+            );
+            assert_eq!(seen.auth_data(), b"ours");
+            assert_eq!(seen.original_principal(), "me");
+            assert_eq!(seen.original_auth_data, forwarded);
+            assert_eq!(
+                seen.feature_flags.map(|flags| flags.supports_auth_refresh),
+                Some(None)
+            );
+        }
+        let seen = told(&Introductions::new(own(), true), &request(None));
+        assert_eq!(
+            (seen.original_principal, seen.original_auth_data),
+            (None, None)
+        );
+        assert_eq!(
+            seen.feature_flags.map(|flags| flags.supports_auth_refresh),
+            Some(Some(false))
+        );
+    }
+
+    #[test]
+    fn a_trusted_proxys_client_is_named_and_bytes_that_are_no_text_stay_here() {
+        let introductions = Introductions::new(own(), true);
+        let seen = told(
+            &introductions,
+            &request(Some(client(Some("you"), b"yours"))),
+        );
+        assert_eq!(seen.original_principal(), "you");
+        assert_eq!(seen.original_auth_data(), "yours");
+        let seen = told(&introductions, &request(Some(client(None, b"\xff"))));
+        assert_eq!(seen.original_principal(), "me");
+        assert_eq!(
+            (seen.original_auth_data, seen.original_auth_method),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn a_credential_is_renewed_only_for_a_client_that_can_and_that_acts_for_itself() {
+        let refreshing = |mut request: ConnectRequest, supported| {
+            request.connect.feature_flags = Some(FeatureFlags {
+                supports_auth_refresh: Some(supported),
+                ..FeatureFlags::default()
+            });
+            request
+        };
+        let itself = || request(Some(client(None, b"x")));
+        let forwarding = Introductions::new(own(), true);
+        assert!(forwarding.renews(&refreshing(itself(), true)));
+        assert!(!forwarding.renews(&refreshing(itself(), false)));
+        assert!(!forwarding.renews(&itself()));
+        assert!(!forwarding.renews(&refreshing(request(None), true)));
+        let other = request(Some(client(Some("you"), b"x")));
+        assert!(!forwarding.renews(&refreshing(other, true)));
+        assert!(!Introductions::new(own(), false).renews(&refreshing(itself(), true)));
+    }
+
+    const UNKNOWN_FIELD: u32 = 1000;
+    /// Field 100 with the value 1.
+    const UNKNOWN_FLAG: &[u8] = &[0xa0, 0x06, 1];
+}

@@ -427,6 +427,8 @@ const CHALLENGES_MAX: u32 = 8;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const AUTHENTICATED: Rules<'static> = Rules {
@@ -550,6 +552,86 @@ mod tests {
             asked().on_frame(&frame(connect())),
             Step::Close(_)
         ));
+    }
+
+    /// What a client, or the check of its credential, may do next.
+    #[derive(Debug, Clone)]
+    enum Event {
+        Frame(Vec<u8>),
+        Checked(u8),
+    }
+
+    fn any_event() -> impl Strategy<Value = Event> {
+        let text = || proptest::option::of(prop_oneof![Just("edge".to_owned()), "[a-z:0-9]{0,8}"]);
+        let connect =
+            (text(), text(), text(), text()).prop_map(|(version, original, target, method)| {
+                frame(CommandConnect {
+                    proxy_version: version,
+                    original_principal: original,
+                    proxy_to_broker_url: target,
+                    auth_method_name: method,
+                    ..connect()
+                })
+            });
+        let others = prop_oneof![
+            Just(frame(answer(Some(b"x")))),
+            Just(frame(answer(None))),
+            Just(frame(CommandPong::default())),
+            Just(frame(
+                crate::protocol::proto::pulsar::CommandLookupTopic::default()
+            )),
+        ];
+        prop_oneof![
+            3 => connect.prop_map(|frame| Event::Frame(frame.command.to_vec())),
+            3 => others.prop_map(|frame| Event::Frame(frame.command.to_vec())),
+            1 => proptest::collection::vec(any::<u8>(), 0..40).prop_map(Event::Frame),
+            4 => (0_u8..4).prop_map(Event::Checked),
+        ]
+    }
+
+    proptest! {
+        /// Whatever a client sends, in whichever order.
+        #[test]
+        fn nobody_gets_in_but_who_was_checked_and_as_nobody_else(
+            events in proptest::collection::vec(any_event(), 1..20),
+        ) {
+            let trusted = ["edge".to_owned()];
+            let rules = Rules { trusted_proxy_roles: &trusted, ..AUTHENTICATED };
+            let mut state = Handshake::new("us", rules);
+            let mut checking = false;
+            for event in events {
+                let (step, role) = match event {
+                    Event::Frame(command) => {
+                        let frame = Frame { command: command.into(), payload: Bytes::new() };
+                        (state.on_frame(&frame), None)
+                    }
+                    Event::Checked(kind) if checking => {
+                        let role = if kind == 0 { "edge" } else { "me" };
+                        let good = Principal { role: role.into(), ..somebody() };
+                        match kind {
+                            0 | 1 => (state.on_checked(Verdict::Good(good)), Some(role)),
+                            2 => (state.on_checked(Verdict::Challenge(Bytes::new())), None),
+                            _ => (state.on_checked(Verdict::Refused), None),
+                        }
+                    }
+                    Event::Checked(_) => continue,
+                };
+                checking = matches!(step, Step::Check(_));
+                match step {
+                    Step::Lookup(request) | Step::Direct(request, _) => {
+                        let identity = request.client.expect("authenticated").identity;
+                        prop_assert_eq!(Some(&*identity.authenticated.role), role);
+                        prop_assert!(identity.original.is_none() || role == Some("edge"));
+                        prop_assert_ne!(identity.original.as_deref(), Some("edge"));
+                        prop_assert_eq!(request.connect.original_principal, None);
+                        prop_assert_eq!(request.connect.proxy_version.as_deref(), Some("us"));
+                        return Ok(());
+                    }
+                    Step::Refuse(_) | Step::Close(_) => return Ok(()),
+                    Step::Answer(_) | Step::Wait | Step::Check(_) => {}
+                }
+            }
+        }
     }
 
     #[test]
