@@ -195,7 +195,8 @@ impl AuthenticationService {
     }
 
     /// Authenticates an HTTP request: by the method that `X-Pulsar-Auth-Method-Name` names, else by those that it has a
-    /// credential for. A request without any has the anonymous role, if there is one.
+    /// credential for. A request without any has the anonymous role, if there is one. May take up to a second where passwords
+    /// are hashed; a task that others wait for should do it as blocking work.
     ///
     /// # Errors
     /// See [`AuthenticationError`].

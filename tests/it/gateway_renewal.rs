@@ -11,7 +11,7 @@ use pulsegate::protocol::proto::pulsar::{
     CommandPing, FeatureFlags, ServerError,
 };
 use pulsegate::testing::scripted_broker::{
-    Received, Script, ScriptedBroker, Step, lookup_connect as found, lookup_redirect,
+    Received, Script, ScriptedBroker, Step, connected, lookup_connect as found, lookup_redirect,
 };
 
 use tokio::time::timeout;
@@ -129,6 +129,28 @@ async fn connections_end_with_their_credential_where_it_is_not_forwarded() {
     }
     gateway.stop().await;
     unwatched.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_that_expires_while_the_broker_is_asked_ends_the_connection_behind_connected() {
+    // Longer than the token is good.
+    let slow = Script::new().on(Type::Connect, |_| {
+        vec![
+            Step::Delay(Duration::from_millis(3500)),
+            Step::Send(connected()),
+        ]
+    });
+    let broker = ScriptedBroker::start(slow).await;
+    let gateway = gateway(&broker, authenticating()).await;
+    let target = broker.address().to_string();
+    for connect in [direct_connect(&target), lookup_connect()] {
+        let connect = with_token(connect, &short_token("client"));
+        let mut client = RawClient::established(gateway.address(), connect).await;
+        client.closed().await;
+    }
+    gateway.wait_for_metric(ENDED, 2.0).await;
+    gateway.stop().await;
     broker.stop().await;
 }
 
