@@ -8,6 +8,7 @@
 //! - [`telemetry`]: logging and the metric registry.
 //! - [`net`]: sockets: listener, frame reader, outbound lanes.
 //! - [`http`]: the small HTTP server under `/metrics` and the health endpoints.
+//! - [`auth`]: who somebody is who connects: tokens, certificates, passwords.
 //! - [`client`]: our outgoing Pulsar connection.
 //! - [`gateway`]: the protocol-aware TCP gateway.
 //! - [`perf`]: load generators, a broker that stores nothing, latency histograms and reports.
@@ -15,6 +16,7 @@
 //! - [`cli`]: the command line.
 
 pub mod app;
+pub mod auth;
 pub mod cli;
 pub mod client;
 pub mod config;

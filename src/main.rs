@@ -32,6 +32,10 @@ fn gateway(arguments: &GatewayArgs) -> ExitCode {
             return ExitCode::from(cli::EXIT_USAGE);
         }
     };
+    if let Err(errors) = app::check_gateway(&loaded.settings) {
+        complain(&errors);
+        return ExitCode::from(cli::EXIT_USAGE);
+    }
     if arguments.check_only() {
         for warning in &loaded.warnings {
             complain(&format_args!("warning: {warning}"));

@@ -119,7 +119,7 @@ fn malformed_settings_are_all_listed_with_file_key_and_line() {
         format!("{path}:2: brokerServiceURL: \"broker:6650\" has an unknown scheme"),
         format!("{path}:3: servicePrt: unknown setting (did you mean servicePort?)"),
         format!("{path}:4: maxMessageSize: \"big\" is not accepted; expected a number from 1 to"),
-        format!("{path}:5: authenticationEnabled: not supported by this version"),
+        "settings: authenticationProviders: nobody could connect without any".to_owned(),
         "--port: servicePort: \"x\" is not accepted".to_owned(),
         "--set: the argument has no setting before a =; expected KEY=VALUE".to_owned(),
     ] {
@@ -197,6 +197,27 @@ fn check_config_reports_and_serves_nothing() {
         stderr(&output)
     );
     assert!(stderr(&output).contains("the settings are valid"));
+}
+
+#[test]
+fn check_config_looks_into_keys_and_password_files() {
+    let sets = [
+        "brokerServiceURL=pulsar://b:1",
+        "authenticationEnabled=true",
+        "authenticationProviders=token,basic",
+        "tokenPublicKey=data:,no key",
+        "basicAuthConf=data:,me:plain",
+    ];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let arguments: Vec<&str> = ["gateway", "--check-config"]
+        .into_iter()
+        .chain(sets)
+        .collect();
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(64));
+    for part in ["tokenPublicKey: no RSA public key", "basicAuthConf: line 1"] {
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
 }
 
 #[test]

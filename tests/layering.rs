@@ -42,7 +42,7 @@ const TESTING: &str = "testing";
 const TESTING_MAY_USE: u8 = 8;
 
 /// Modules that are pure as a whole; so is every file named `state.rs`.
-const PURE_MODULES: &[&str] = &["naming", "protocol"];
+const PURE_MODULES: &[&str] = &["naming", "protocol", "auth"];
 /// What pure code must not name: the runtime, files, sockets, threads and the environment.
 const IMPURE: &[&str] = &[
     "tokio",
@@ -63,6 +63,7 @@ const MAY_USE_FILES: &[&str] = &["disk", "config", "cli", "perf"];
 /// Files that drive something: they may name threads, clocks and randomness. All others get these as arguments.
 const DRIVERS: &[&str] = &[
     "src/app/lifecycle.rs",
+    "src/auth/clock.rs",
     "src/cli/messages/pace.rs",
     "src/client/clock.rs",
     "src/client/consumer/discovery.rs",

@@ -11,10 +11,22 @@ use tokio_util::task::TaskTracker;
 
 use super::lifecycle::{Ended, Shutdown, ShutdownTimes, shut_down};
 use super::limits;
+use crate::auth::{AuthenticationService, SetupErrors};
 use crate::config::{self, GatewaySettings};
 use crate::gateway::{Gateway, GatewayHandle};
 use crate::http::{HttpLimits, HttpServer, Phase, Phases, Response, Router, phases};
 use crate::telemetry::MetricRegistry;
+
+/// Looks at what settings hold or name beyond their form: keys and password files have to be usable.
+///
+/// # Errors
+/// With everything that is not.
+pub fn check_gateway(settings: &GatewaySettings) -> Result<(), SetupErrors> {
+    let Some(clients) = &settings.authentication.clients else {
+        return Ok(());
+    };
+    AuthenticationService::new(clients, &MetricRegistry::new("")).map(drop)
+}
 
 /// Runs the gateway until a signal ends it.
 ///

@@ -8,5 +8,5 @@ mod gateway;
 mod lifecycle;
 mod limits;
 
-pub use gateway::run_gateway;
+pub use gateway::{check_gateway, run_gateway};
 pub use lifecycle::{Ended, Shutdown, ShutdownTimes, shut_down};

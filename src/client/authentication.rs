@@ -2,14 +2,35 @@
 //!
 //! The credential is read anew for every connection and every challenge, so that one that expires can be replaced outside.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 
 use crate::{
     config::{CredentialError, CredentialSource, Secret},
-    protocol::proto::pulsar::{AuthData, CommandAuthResponse, CommandConnect},
+    protocol::proto::pulsar::{
+        AuthData, CommandAuthChallenge, CommandAuthResponse, CommandConnect,
+    },
 };
+
+/// A boxed future.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Speaks for somebody else, as a gateway does for its clients: what it says may differ from connection to connection, and may
+/// have to be waited for. The time that it takes counts as that of the handshake.
+pub trait Introducer: Send + Sync {
+    /// Completes the CONNECT of a new connection.
+    fn introduce<'a>(
+        &'a self,
+        connect: &'a mut CommandConnect,
+    ) -> BoxFuture<'a, Result<(), CredentialError>>;
+
+    /// The answer to an AUTH_CHALLENGE; `None`: there is none to give.
+    fn answer(
+        &self,
+        challenge: CommandAuthChallenge,
+    ) -> BoxFuture<'static, Result<Option<AuthData>, CredentialError>>;
+}
 
 /// Gives a credential when it is wanted, on a connection's task: it must not block.
 pub type CredentialSupplier = Arc<dyn Fn() -> Result<Bytes, CredentialError> + Send + Sync>;
@@ -26,7 +47,12 @@ pub struct Authentication {
 enum Source {
     Settings(CredentialSource),
     Supplier(CredentialSupplier),
+    Introducer(Arc<dyn Introducer>),
 }
+
+/// The answer to an AUTH_CHALLENGE while it is being made.
+pub(crate) type Answering =
+    BoxFuture<'static, Result<Option<CommandAuthResponse>, CredentialError>>;
 
 impl Default for Source {
     fn default() -> Self {
@@ -77,48 +103,81 @@ impl Authentication {
         }
     }
 
+    /// Whatever this introducer says.
+    pub fn introduced_by(introducer: Arc<dyn Introducer>) -> Self {
+        Self {
+            method: None,
+            source: Source::Introducer(introducer),
+        }
+    }
+
     /// The method's name on the wire, if there is a method.
     pub fn method(&self) -> Option<&str> {
         self.method.as_deref()
     }
 
-    fn credential(&self) -> Result<Bytes, CredentialError> {
-        match &self.source {
-            Source::Settings(source) => source.read().map(Bytes::from),
-            Source::Supplier(supplier) => supplier(),
-        }
+    /// The method, and the credential as it is now; `None` without a method of its own.
+    ///
+    /// # Errors
+    /// When the credential cannot be read.
+    pub fn auth_data(&self) -> Result<Option<AuthData>, CredentialError> {
+        let Some(method) = &self.method else {
+            return Ok(None);
+        };
+        let credential = match &self.source {
+            Source::Settings(source) => source.read().map(Bytes::from)?,
+            Source::Supplier(supplier) => supplier()?,
+            Source::Introducer(_) => return Ok(None),
+        };
+        Ok(Some(AuthData {
+            auth_method_name: Some(method.to_string()),
+            auth_data: Some(credential),
+        }))
     }
 
     /// Puts method and credential into CONNECT; without a method it stays as it is.
-    pub(crate) fn introduce(&self, connect: &mut CommandConnect) -> Result<(), CredentialError> {
-        if let Some(method) = &self.method {
-            connect.auth_method_name = Some(method.to_string());
-            connect.auth_data = Some(self.credential()?);
+    pub(crate) async fn introduce(
+        &self,
+        connect: &mut CommandConnect,
+    ) -> Result<(), CredentialError> {
+        if let Source::Introducer(introducer) = &self.source {
+            return introducer.introduce(connect).await;
+        }
+        if let Some(data) = self.auth_data()? {
+            connect.auth_method_name = data.auth_method_name;
+            connect.auth_data = data.auth_data;
         }
         Ok(())
     }
 
+    /// Whether there may be an answer to an AUTH_CHALLENGE.
+    pub(crate) fn answers_challenges(&self) -> bool {
+        self.method.is_some() || matches!(self.source, Source::Introducer(_))
+    }
+
     /// The answer to an AUTH_CHALLENGE, `None` without a method.
     ///
-    /// What the challenge says makes no difference: the broker's refresh (its data is then `PulsarAuthRefresh`, PIP-30) asks for
-    /// the credential again, and the methods here have nothing else to say. The method that it names is not looked at: behind a
-    /// proxy it is the proxy's.
+    /// Of a credential of our own, what the challenge says makes no difference: the broker's refresh (its data is then
+    /// `PulsarAuthRefresh`, PIP-30) asks for the credential again, and the methods here have nothing else to say. The method that
+    /// it names is not looked at: behind a proxy it is the proxy's.
     pub(crate) fn answer(
         &self,
+        challenge: CommandAuthChallenge,
         client_version: &str,
         protocol_version: Option<i32>,
-    ) -> Result<Option<CommandAuthResponse>, CredentialError> {
-        let Some(method) = &self.method else {
-            return Ok(None);
+    ) -> Answering {
+        let answer: BoxFuture<'static, _> = match &self.source {
+            Source::Introducer(introducer) => introducer.answer(challenge),
+            _ => Box::pin(std::future::ready(self.auth_data())),
         };
-        Ok(Some(CommandAuthResponse {
-            client_version: Some(client_version.to_owned()),
-            response: Some(AuthData {
-                auth_method_name: Some(method.to_string()),
-                auth_data: Some(self.credential()?),
-            }),
-            protocol_version,
-        }))
+        let client_version = client_version.to_owned();
+        Box::pin(async move {
+            Ok(answer.await?.map(|response| CommandAuthResponse {
+                client_version: Some(client_version),
+                response: Some(response),
+                protocol_version,
+            }))
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use super::{
-    authentication::Authentication,
+    authentication::{Answering, Authentication},
     dial::open_stream,
     error::{CloseReason, ConnectError, RequestError},
     handshake::{broker_gave_up, handshake, server_error},
@@ -34,7 +34,7 @@ use crate::{
         command::{Command, name_of},
         frame::{Frame, FrameLimits},
         proto::pulsar::{
-            CommandAuthResponse, CommandConnect, CommandConnected, CommandPing, CommandPong,
+            CommandAuthChallenge, CommandConnect, CommandConnected, CommandPing, CommandPong,
             base_command::Type,
         },
         rewrite,
@@ -265,6 +265,7 @@ impl Connection {
                 shared: Arc::clone(&shared),
             },
             challenged,
+            answering: None,
             keep_alive_interval: options.keep_alive_interval,
         };
         options.tracker.spawn(driver.run(outbound_writer, writer));
@@ -610,6 +611,8 @@ struct Driver<R> {
     stop: CancellationToken,
     ended: EndGuard,
     challenged: Challenged,
+    /// The answer to the broker's challenge, while it is being made; a further challenge meanwhile asks for the same.
+    answering: Option<Answering>,
     keep_alive_interval: Option<Duration>,
 }
 
@@ -654,6 +657,16 @@ impl<R: AsyncRead + Unpin> Driver<R> {
                     return (reason, true);
                 }
                 () = self.events.put(&mut self.parked), if self.parked.is_some() => {}
+                answer = answered(&mut self.answering) => {
+                    let sent = match answer {
+                        Ok(Some(response)) => self.send_urgent(&Command::from(response)),
+                        Ok(None) => Ok(()),
+                        Err(error) => Err(CloseReason::Credential(error)),
+                    };
+                    if let Err(reason) = sent {
+                        return (reason, false);
+                    }
+                }
                 frame = self.reader.next(), if self.parked.is_none() => {
                     let result = match frame {
                         Ok(Some(frame)) => self.on_frames(frame),
@@ -748,9 +761,15 @@ impl<R: AsyncRead + Unpin> Driver<R> {
 
     fn on_unsolicited(&mut self, command_type: i32, frame: Frame) -> Result<(), CloseReason> {
         if command_type == Type::AuthChallenge as i32
-            && let Some(response) = self.challenged.answer()?
+            && self.challenged.authentication.answers_challenges()
         {
-            return self.send_urgent(&Command::from(response));
+            if let Command::AuthChallenge(challenge) =
+                Command::decode(&frame.command).map_err(command_close)?
+                && self.answering.is_none()
+            {
+                self.answering = Some(self.challenged.answer(challenge));
+            }
+            return Ok(());
         }
         let queue = match &mut self.events {
             Events::Sink(sink) => return sink.on_frame(command_type, frame),
@@ -789,11 +808,20 @@ struct Challenged {
 }
 
 impl Challenged {
-    fn answer(&self) -> Result<Option<CommandAuthResponse>, CloseReason> {
+    fn answer(&self, challenge: CommandAuthChallenge) -> Answering {
         self.authentication
-            .answer(&self.client_version, self.protocol_version)
-            .map_err(CloseReason::Credential)
+            .answer(challenge, &self.client_version, self.protocol_version)
     }
+}
+
+/// The answer that is being made; for ever when none is. Cancel-safe.
+async fn answered(answering: &mut Option<Answering>) -> <Answering as Future>::Output {
+    let Some(answer) = answering else {
+        return std::future::pending().await;
+    };
+    let answer = answer.await;
+    *answering = None;
+    answer
 }
 
 fn is_producer_ready(frame: &Frame) -> Result<bool, CloseReason> {

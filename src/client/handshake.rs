@@ -48,10 +48,10 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    options.authentication.introduce(&mut connect)?;
     let (client_version, protocol_version) =
         (connect.client_version.clone(), connect.protocol_version);
     let steps = async {
+        options.authentication.introduce(&mut connect).await?;
         write(writer, &Command::from(connect)).await?;
         loop {
             let frame = reader
@@ -67,10 +67,11 @@ where
                         frame: Box::new(frame),
                     });
                 }
-                Command::AuthChallenge(_) => {
+                Command::AuthChallenge(challenge) => {
                     let response = options
                         .authentication
-                        .answer(&client_version, protocol_version)?;
+                        .answer(challenge, &client_version, protocol_version)
+                        .await?;
                     let response = response.ok_or(ConnectError::ChallengeUnsupported)?;
                     write(writer, &Command::from(response)).await?;
                 }

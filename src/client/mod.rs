@@ -34,7 +34,7 @@ mod pool_tests;
 #[cfg(test)]
 mod session_tests;
 
-pub use authentication::{Authentication, CredentialSupplier};
+pub use authentication::{Authentication, BoxFuture, CredentialSupplier, Introducer};
 pub use backoff::{Backoff, BackoffPolicy};
 pub use connection::{AddressCheck, Connection, ConnectionEvents, ConnectionOptions};
 pub use consumer::{Consumer, ConsumerOptions, Topics};

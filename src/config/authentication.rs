@@ -143,7 +143,7 @@ fn field<'a>(fields: &'a BTreeMap<String, String>, name: &'static str) -> Result
 }
 
 /// The path of `file:///path` or `file:/path`, percent signs resolved.
-fn file_of_url(url: &str) -> Result<PathBuf, Refused> {
+pub(super) fn file_of_url(url: &str) -> Result<PathBuf, Refused> {
     let rest = url.strip_prefix("file:").unwrap_or(url);
     let path = match rest.strip_prefix("//") {
         Some(after) => after.strip_prefix("localhost").unwrap_or(after),

@@ -45,6 +45,8 @@ pub fn load_gateway(sources: &Sources) -> Result<LoadedGateway, ConfigErrors> {
 pub(super) struct Builder {
     keys: &'static [KeySpec],
     pub(super) values: BTreeMap<&'static str, RawValue>,
+    /// What sources call by names that are no settings.
+    unknown: BTreeMap<String, RawValue>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
 }
@@ -53,6 +55,7 @@ impl Builder {
     pub(super) fn new(sources: &Sources, keys: &'static [KeySpec]) -> Self {
         let RawSettings {
             values,
+            unknown,
             problems,
             warnings,
             ..
@@ -60,6 +63,7 @@ impl Builder {
         Self {
             keys,
             values,
+            unknown,
             problems,
             warnings,
         }
@@ -162,6 +166,7 @@ impl Builder {
             )),
             http: self.http(),
             discovery: self.discovery(),
+            authentication: self.authentication(),
             ..defaults
         };
         self.check_together(&settings);
@@ -313,6 +318,22 @@ impl Builder {
             .is_some_and(|value| value.apache_file && shipped.contains(&value.text.as_str()))
     }
 
+    /// Takes the values of these settings from names that begin with `prefix`, and from nowhere else. What was said of those
+    /// names being unknown is taken back.
+    pub(super) fn take_prefixed(&mut self, prefix: &str, names: &[&'static str]) {
+        for name in names {
+            let prefixed = format!("{prefix}{name}");
+            self.values.remove(name);
+            let Some(value) = self.unknown.remove(&prefixed) else {
+                continue;
+            };
+            let others = |problem: &Problem| problem.key.as_deref() != Some(&prefixed);
+            self.problems.retain(others);
+            self.warnings.retain(others);
+            self.values.insert(name, value);
+        }
+    }
+
     /// The text of a setting, when it has one.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.values
@@ -437,7 +458,7 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-fn none_if_zero(duration: Duration) -> Option<Duration> {
+pub(super) fn none_if_zero(duration: Duration) -> Option<Duration> {
     (!duration.is_zero()).then_some(duration)
 }
 
@@ -496,9 +517,9 @@ const PORT_PATTERN: &str = "ports from 1 to 65535 or *, comma separated";
 const JAVA_INT_MAX: u64 = 2_147_483_647;
 /// The length field of a frame is a Java `int`, and a frame may be 10 KiB larger than a message.
 const MESSAGE_SIZE_MAX: u64 = JAVA_INT_MAX - 10 * 1024;
-const DAY_SECONDS: u64 = 86_400;
+pub(super) const DAY_SECONDS: u64 = 86_400;
 const COUNT_MAX: u64 = JAVA_INT_MAX;
 const HEADER_SIZE_MAX: u64 = 1024 * 1024;
 const CLUSTER_NAME_MAX: usize = 256;
 const HOST_PATTERN_MAX: usize = 255;
-const LIST_MAX: usize = 1024;
+pub(super) const LIST_MAX: usize = 1024;

@@ -11,6 +11,8 @@ mod build;
 mod client;
 mod credential;
 mod discovery;
+mod gateway_authentication;
+mod key_material;
 mod keys;
 mod problem;
 mod properties;
@@ -29,6 +31,11 @@ pub use credential::{
     CREDENTIAL_SIZE_MAX, CredentialError, CredentialSource, Secret, read_credential_file,
 };
 pub use discovery::{DiscoverySettings, ZooKeeperUrl};
+pub use gateway_authentication::{
+    GatewayAuthenticationSettings, IncomingAuthenticationSettings, ProviderSettings, PublicKeyKind,
+    TokenKeySettings, TokenProviderSettings,
+};
+pub use key_material::SecretBytes;
 pub use keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 pub use problem::{ConfigErrors, Origin, Problem};
 pub use raw::{FlagValue, Sources};

@@ -48,6 +48,8 @@ pub(super) struct RawSettings {
     /// The settings that there are.
     keys: &'static [KeySpec],
     pub(super) values: BTreeMap<&'static str, RawValue>,
+    /// Values by names that are no settings, the last of each: a prefix may make settings of them.
+    pub(super) unknown: BTreeMap<String, RawValue>,
     /// Names given that match a family (`brokerClient_*`).
     families: BTreeMap<String, &'static KeySpec>,
     pub(super) problems: Vec<Problem>,
@@ -68,6 +70,7 @@ impl RawSettings {
         let mut raw = Self {
             keys,
             values: BTreeMap::new(),
+            unknown: BTreeMap::new(),
             families: BTreeMap::new(),
             problems: Vec::new(),
             warnings: Vec::new(),
@@ -161,8 +164,14 @@ impl RawSettings {
     }
 
     fn add(&mut self, key: &str, value: &str, origin: Origin, unknown: Unknown) {
+        let raw = RawValue {
+            text: value.trim().to_owned(),
+            origin,
+            apache_file: false,
+        };
         let Some(spec) = KeySpec::find(self.keys, key) else {
-            let mut problem = Problem::new(origin, &shown(key), "unknown setting");
+            let mut problem = Problem::new(raw.origin.clone(), &shown(key), "unknown setting");
+            self.unknown.insert(key.to_owned(), raw);
             if let Some(near) = KeySpec::suggest(self.keys, key) {
                 problem.what = format!("unknown setting (did you mean {near}?)");
             }
@@ -178,15 +187,7 @@ impl RawSettings {
             self.families.insert(key.to_owned(), spec);
             return;
         }
-        let text = value.trim().to_owned();
-        self.values.insert(
-            spec.name,
-            RawValue {
-                text,
-                origin,
-                apache_file: false,
-            },
-        );
+        self.values.insert(spec.name, raw);
     }
 
     /// Gives each deprecated name's value to the real setting, unless that has one.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::discovery::DiscoverySettings;
+use super::gateway_authentication::GatewayAuthenticationSettings;
 use crate::naming::{AddressRange, ServiceUrl};
 
 /// Settings of the gateway: plain data, validated, built once by [`super::load_gateway`].
@@ -64,6 +65,8 @@ pub struct GatewaySettings {
     pub http: HttpSettings,
     /// Settings of discovery and of lookups.
     pub discovery: DiscoverySettings,
+    /// Settings of authentication, of clients and of the gateway itself.
+    pub authentication: GatewayAuthenticationSettings,
 }
 
 impl GatewaySettings {
@@ -93,6 +96,7 @@ impl GatewaySettings {
             drain_timeout: Duration::from_secs(15),
             http: HttpSettings::default(),
             discovery: DiscoverySettings::default(),
+            authentication: GatewayAuthenticationSettings::default(),
         }
     }
 }

@@ -196,16 +196,12 @@ fn malformed_values_are_refused() {
 #[test]
 fn what_would_be_unsafe_to_ignore_is_refused() {
     let cases = [
-        "authenticationEnabled=true",
-        "authorizationEnabled=true",
-        "forwardAuthorizationCredentials=TRUE",
         "tlsEnabledWithBroker=true",
         "haProxyProtocolEnabled=true",
         "webServiceHaProxyProtocolEnabled=true",
         "tlsRequireTrustedClientCertOnConnect=true",
         "servicePortTls=6651",
         "webServicePortTls=8443",
-        "brokerClientAuthenticationPlugin=org.example.Token",
     ];
     for case in cases {
         let errors = with_sets(&[BROKER, case]).expect_err(case);
@@ -417,14 +413,14 @@ fn unknown_variables_are_errors_under_our_prefix_only() {
 
 #[test]
 fn settings_without_effect_are_reported_once_and_without_values() {
-    let text = "brokerServiceURL=pulsar://b:1\nnumIOThreads=\nhttpNumThreads=8\ntokenSecretKey=data:hush\n\
+    let text = "brokerServiceURL=pulsar://b:1\nnumIOThreads=\nhttpNumThreads=8\nsaslJaasServerRoleTokenSignerSecretPath=hush\n\
                 proxyZeroCopyModeEnabled=true\nbrokerClient_listenerName=hush\nhttpReverseProxy.x.path=/x\n";
     let loaded = with_file("proxy.conf", text).expect("valid");
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
         warnings,
         [
-            "settings: accepted, but without effect in this version: httpNumThreads, tokenSecretKey, \
+            "settings: accepted, but without effect in this version: httpNumThreads, saslJaasServerRoleTokenSignerSecretPath, \
           brokerClient_listenerName, httpReverseProxy.x.path"
         ]
     );

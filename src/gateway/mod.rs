@@ -12,6 +12,7 @@ mod forward;
 mod forward_tests;
 mod health;
 mod inspect;
+mod introduction;
 mod notices;
 mod policy;
 mod pools;
@@ -32,11 +33,13 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
 use self::discovery::Brokers;
+use self::introduction::Introductions;
 use self::notices::Notices;
 use self::policy::TargetPolicy;
 use self::pools::SharedPools;
 use self::stats::{EndReason, GatewayMetrics};
-use crate::client::AddressCheck;
+use crate::auth::{AuthenticationService, SetupErrors};
+use crate::client::{AddressCheck, Authentication};
 use crate::config::GatewaySettings;
 use crate::http::{Phase, Phases};
 use crate::net::{Admission, Listener, ListenerLimits, RejectReason};
@@ -66,6 +69,11 @@ impl GatewayHandle {
         self.local_addr
     }
 
+    /// Who authenticates clients; `None`: nobody does.
+    pub fn authentication(&self) -> Option<&AuthenticationService> {
+        self.shared.authentication.as_ref()
+    }
+
     /// Whether clients can be served: a known broker answered lately, and where brokers are discovered a list of them came.
     pub fn is_ready(&self) -> bool {
         self.shared.brokers.is_ready()
@@ -78,6 +86,12 @@ pub(crate) struct Shared {
     settings: GatewaySettings,
     policy: Arc<TargetPolicy>,
     metrics: GatewayMetrics,
+    /// Who authenticates clients; `None`: nobody does.
+    authentication: Option<AuthenticationService>,
+    /// What brokers are told about clients.
+    introductions: Introductions,
+    /// Bounds the checks of credentials that take long.
+    costly_checks: Arc<Semaphore>,
     /// Lookups in flight, process-wide: a permit is held until the answer is there.
     lookups: Semaphore,
     /// Cancelled when connections have to leave.
@@ -105,6 +119,9 @@ pub enum StartError {
     /// A metric name is taken.
     #[error(transparent)]
     Metric(#[from] MetricError),
+    /// Clients cannot be authenticated as the settings say.
+    #[error("authentication cannot be set up: {0}")]
+    Authentication(#[from] SetupErrors),
 }
 
 impl Gateway {
@@ -120,6 +137,16 @@ impl Gateway {
         let port = settings.service_port.ok_or(StartError::NoPort)?;
         let policy = Arc::new(TargetPolicy::new(&settings));
         let metrics = GatewayMetrics::register(registry, settings.max_tracked_topics)?;
+        let authentication = settings
+            .authentication
+            .clients
+            .as_ref()
+            .map(|clients| AuthenticationService::new(clients, registry))
+            .transpose()?;
+        let introductions = Introductions::new(
+            Authentication::of_settings(&settings.authentication.broker_credential),
+            settings.authentication.forward_credentials,
+        );
         let brokers = Arc::new(Brokers::new(&settings, Arc::clone(&policy), registry)?);
         let address = SocketAddr::new(settings.bind_address, port);
         let limits = ListenerLimits {
@@ -139,6 +166,9 @@ impl Gateway {
                 settings,
                 policy,
                 metrics,
+                authentication,
+                introductions,
+                costly_checks: Arc::new(Semaphore::new(COSTLY_CHECKS_MAX)),
                 lookups,
                 draining: CancellationToken::new(),
                 connections: TaskTracker::new(),
@@ -327,5 +357,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 const GOLDEN_STEP: u32 = 2_654_435_769;
 /// What is left of the drain time when the last connection has to be gone.
 const DRAIN_RESERVE: Duration = Duration::from_millis(500);
+/// Passwords that are hashed at a time: each takes a thread for up to a second.
+const COSTLY_CHECKS_MAX: usize = 2;
 /// Connections that are being refused at a time.
 const REFUSALS_MAX: usize = 256;

@@ -17,6 +17,9 @@ pub(crate) struct Notices {
     unreachable: LogThrottle,
     rejected: LogThrottle,
     protocol: LogThrottle,
+    unauthenticated: LogThrottle,
+    own_credential: LogThrottle,
+    refused: LogThrottle,
 }
 
 impl Notices {
@@ -27,6 +30,9 @@ impl Notices {
             unreachable: LogThrottle::new(PERIOD),
             rejected: LogThrottle::new(PERIOD),
             protocol: LogThrottle::new(PERIOD),
+            unauthenticated: LogThrottle::new(PERIOD),
+            own_credential: LogThrottle::new(PERIOD),
+            refused: LogThrottle::new(PERIOD),
         }
     }
 
@@ -48,6 +54,31 @@ impl Notices {
     pub(crate) fn rejected(&self, why: &dyn Display) {
         if let Some(more) = self.rejected.pass(self.started.elapsed()) {
             warn!(more, "a client connection was refused: {why}");
+        }
+    }
+
+    /// A client's credential is not good. The client is not told why.
+    pub(crate) fn unauthenticated(&self, why: &dyn Display) {
+        if let Some(more) = self.unauthenticated.pass(self.started.elapsed()) {
+            info!(more, "a client was not authenticated: {why}");
+        }
+    }
+
+    /// The gateway could not say who it is itself.
+    pub(crate) fn own_credential(&self, why: &dyn Display) {
+        if let Some(more) = self.own_credential.pass(self.started.elapsed()) {
+            warn!(more, "a client was not introduced to a broker: {why}");
+        }
+    }
+
+    /// A broker does not take a client under the gateway's credential: the fault may be the gateway's, and only its operator can
+    /// know.
+    pub(crate) fn refused_by_broker(&self, why: &dyn Display) {
+        if let Some(more) = self.refused.pass(self.started.elapsed()) {
+            warn!(
+                more,
+                "a broker refused a client that the gateway introduced: {why}"
+            );
         }
     }
 

@@ -17,12 +17,13 @@ use tracing::debug;
 
 use super::Shared;
 use super::connection::connection_options;
+use super::introduction::LookupIntroduction;
 use crate::client::{
-    BackoffPolicy, BrokerPool, BrokerSource, Choice, LookupFailure, PoolError, RequestError,
+    BackoffPolicy, BrokerPool, BrokerSource, Choice, ConnectionOptions, LookupFailure, PoolError,
+    RequestError,
 };
 use crate::protocol::command::Command;
 use crate::protocol::frame::Frame;
-use crate::protocol::proto::pulsar::CommandConnect;
 
 /// The connections of one client, or of all that look alike to a broker.
 #[derive(Debug)]
@@ -180,10 +181,9 @@ impl SharedPools {
     pub(crate) fn pool_for(
         &self,
         shared: &Arc<Shared>,
-        introduction: CommandConnect,
-        credential_of_client: bool,
+        introduction: LookupIntroduction,
     ) -> ClientPools {
-        let common = if credential_of_client {
+        let common = if introduction.credential_of_client {
             None
         } else {
             self.common(shared, &introduction)
@@ -199,9 +199,9 @@ impl SharedPools {
     fn common(
         &self,
         shared: &Arc<Shared>,
-        introduction: &CommandConnect,
+        introduction: &LookupIntroduction,
     ) -> Option<Arc<LookupPool>> {
-        let key = Command::from(introduction.clone()).encode_command();
+        let key = Command::from(introduction.connect.clone()).encode_command();
         let mut pools = self.pools.lock();
         if let Some(entry) = pools.get_mut(&key) {
             entry.unused_since = None;
@@ -211,14 +211,17 @@ impl SharedPools {
             debug!("clients differ too much for all to share connections to brokers");
             return None;
         }
-        let mut options = connection_options(shared);
-        options.tracker = self.tracker.clone();
-        options.max_in_flight = SHARED_IN_FLIGHT_MAX;
+        let options = ConnectionOptions {
+            authentication: introduction.authentication.clone(),
+            tracker: self.tracker.clone(),
+            max_in_flight: SHARED_IN_FLIGHT_MAX,
+            ..connection_options(shared)
+        };
         let pool = Arc::new(LookupPool {
             brokers: BrokerPool::of_source(
                 Arc::clone(&shared.brokers) as Arc<dyn BrokerSource>,
                 Choice::First,
-                introduction.clone(),
+                introduction.connect.clone(),
                 options,
                 SPARE_FAILED_BROKERS,
             ),
@@ -260,7 +263,7 @@ impl SharedPools {
 #[derive(Debug)]
 pub(crate) struct ClientPools {
     shared: Arc<Shared>,
-    introduction: CommandConnect,
+    introduction: LookupIntroduction,
     common: Option<Arc<LookupPool>>,
     /// Used where there is none in common, or after that failed this client.
     own: OnceLock<Arc<LookupPool>>,
@@ -283,8 +286,11 @@ impl ClientPools {
                 brokers: BrokerPool::of_source(
                     Arc::clone(&self.shared.brokers) as Arc<dyn BrokerSource>,
                     Choice::Same,
-                    self.introduction.clone(),
-                    connection_options(&self.shared),
+                    self.introduction.connect.clone(),
+                    ConnectionOptions {
+                        authentication: self.introduction.authentication.clone(),
+                        ..connection_options(&self.shared)
+                    },
                     SPARE_FAILED_BROKERS,
                 ),
                 flights: Mutex::default(),
@@ -332,8 +338,8 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::client::ConnectionOptions;
     use crate::naming::BrokerAddress;
+    use crate::protocol::proto::pulsar::CommandConnect;
 
     fn pool() -> Arc<LookupPool> {
         let address = BrokerAddress::from_host_port("127.0.0.1:1").expect("address");

@@ -54,6 +54,12 @@ pub(crate) enum EndReason {
     BrokerRefused,
     /// The CONNECT was refused by the gateway.
     Refused,
+    /// Nobody knows the client's credential.
+    AuthenticationFailed,
+    /// The client's credential expired.
+    CredentialExpired,
+    /// The gateway's own credential cannot be read, or a broker wants one and there is none.
+    GatewayCredential,
     /// A peer was silent for too long.
     Timeout,
     /// A socket failed.
@@ -74,6 +80,9 @@ impl EndReason {
             Self::BrokerUnreachable => "broker_unreachable",
             Self::BrokerRefused => "broker_refused",
             Self::Refused => "refused",
+            Self::AuthenticationFailed => "authentication_failed",
+            Self::CredentialExpired => "credential_expired",
+            Self::GatewayCredential => "gateway_credential",
             Self::Timeout => "timeout",
             Self::Io => "io_error",
             Self::SlowReader => "slow_reader",

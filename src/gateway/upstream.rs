@@ -7,17 +7,20 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::Shared;
-use super::connection::state::ConnectRequest;
+use super::connection::PROXY_VERSION;
 use super::forward::Passthrough;
+use super::introduction::Introduction;
 use super::policy::Denied;
-use crate::client::{self, ConnectError};
+use crate::client::{self, Authentication, ConnectError};
+use crate::config::CredentialError;
 use crate::naming::BrokerAddress;
 use crate::net::{FrameReader, ReadError};
 use crate::protocol::command::{Command, name_of};
 use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::proto::pulsar::base_command::Type;
-use crate::protocol::proto::pulsar::{CommandPong, ServerError};
+use crate::protocol::proto::pulsar::{CommandAuthResponse, CommandPong, ServerError};
 use crate::protocol::server_error::UserFacingError;
+use crate::protocol::version;
 
 /// Why a target was not reached.
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +82,8 @@ pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<TcpS
 pub(crate) enum Outcome<B> {
     /// Accepted: relay from here on.
     Accepted(Accepted<B>),
-    /// Refused: the broker's ERROR has been passed on.
-    Refused,
+    /// Refused: the broker's ERROR has been passed on; its code and text.
+    Refused(String),
 }
 
 /// A broker connection that belongs to the client now.
@@ -130,6 +133,10 @@ pub(crate) enum HandshakeError {
     ClientClosed,
     #[error("the client sent {0} instead of AUTH_RESPONSE")]
     ClientUnexpected(&'static str),
+    #[error("the broker asks the gateway for a credential, and it has none of its own")]
+    NoCredential,
+    #[error("the credential of the gateway cannot be read: {0}")]
+    Credential(#[from] CredentialError),
 }
 
 impl HandshakeError {
@@ -157,14 +164,17 @@ impl UserFacingError for HandshakeError {
     fn client_message(&self) -> String {
         match self {
             Self::BrokerSilent => "Target broker did not answer in time.",
+            Self::NoCredential | Self::Credential(_) => {
+                "The gateway cannot authenticate itself to the target broker."
+            }
             _ => "Target broker ended the connection.",
         }
         .to_owned()
     }
 }
 
-/// Introduces the client to the broker: its CONNECT, and its AUTH_RESPONSE to each AUTH_CHALLENGE. Nothing of what either side
-/// says is changed or lost; bytes that came early are kept.
+/// Introduces the client to the broker. An AUTH_CHALLENGE is answered by whose credential is in the CONNECT: by the gateway, or
+/// by the client. Nothing else of what either side says is changed or lost; bytes that came early are kept.
 ///
 /// Not cancel-safe: dropped in between, the broker's connection is of no further use, and the client's may be told so.
 ///
@@ -173,7 +183,7 @@ impl UserFacingError for HandshakeError {
 pub(crate) async fn introduce<C, B>(
     client: &mut FrameReader<C>,
     broker: B,
-    request: &ConnectRequest,
+    introduction: &Introduction,
     limits: FrameLimits,
 ) -> Result<Outcome<B>, HandshakeError>
 where
@@ -182,7 +192,7 @@ where
 {
     let mut broker = FrameReader::new(broker, limits);
     let connect = Frame {
-        command: request.encoded.clone(),
+        command: introduction.command.clone(),
         payload: Bytes::new(),
     };
     send(broker.get_mut(), &connect)
@@ -205,7 +215,13 @@ where
                 send(client.get_mut(), &frame)
                     .await
                     .map_err(HandshakeError::ClientWrite)?;
-                return Ok(Outcome::Refused);
+                return Ok(Outcome::Refused(refusal_of(&frame)));
+            }
+            Ok(Type::AuthChallenge) if let Some(own) = &introduction.own => {
+                let response = own_response(own)?;
+                send(broker.get_mut(), &response)
+                    .await
+                    .map_err(HandshakeError::BrokerWrite)?;
             }
             Ok(Type::AuthChallenge) => {
                 send(client.get_mut(), &frame)
@@ -223,6 +239,28 @@ where
             _ => return Err(HandshakeError::BrokerUnexpected(name_of(command_type))),
         }
     }
+}
+
+/// What an ERROR says, for the log.
+fn refusal_of(frame: &Frame) -> String {
+    match Command::decode(&frame.command) {
+        Ok(Command::Error(error)) => format!("{:?}: {}", error.error(), error.message),
+        _ => "an ERROR that cannot be read".to_owned(),
+    }
+}
+
+/// The gateway's answer to a challenge: its credential, read anew.
+fn own_response(own: &Authentication) -> Result<Frame, HandshakeError> {
+    let response = own.auth_data()?.ok_or(HandshakeError::NoCredential)?;
+    let response = Command::from(CommandAuthResponse {
+        client_version: Some(PROXY_VERSION.to_owned()),
+        response: Some(response),
+        protocol_version: Some(version::CURRENT),
+    });
+    Ok(Frame {
+        command: response.encode_command(),
+        payload: Bytes::new(),
+    })
 }
 
 /// The client's next AUTH_RESPONSE; a PING before it is answered.

@@ -24,10 +24,14 @@ macro_rules! fields {
 fields! {
     /// CONNECT.
     connect = "CommandConnect" {
+        AUTH_METHOD = 2 "auth_method";
+        AUTH_DATA = 3 "auth_data";
+        AUTH_METHOD_NAME = 5 "auth_method_name";
         PROXY_TO_BROKER_URL = 6 "proxy_to_broker_url";
         ORIGINAL_PRINCIPAL = 7 "original_principal";
         ORIGINAL_AUTH_DATA = 8 "original_auth_data";
         ORIGINAL_AUTH_METHOD = 9 "original_auth_method";
+        FEATURE_FLAGS = 10 "feature_flags";
         PROXY_VERSION = 11 "proxy_version";
     }
     /// LOOKUP.

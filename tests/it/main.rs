@@ -8,9 +8,12 @@
 )]
 
 mod client_tls;
+mod credentials;
+mod gateway_authentication;
 mod gateway_brokers;
 mod gateway_direct;
 mod gateway_lifecycle;
 mod gateway_lookup;
+mod gateway_renewal;
 mod perf_null_broker;
 mod support;

@@ -11,25 +11,31 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, split};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tracing::debug;
 
-use super::state::ConnectRequest;
-use super::{HANDSHAKE_FRAME_MAX, asked_to_leave, pass_on_and_close, refuse};
+use super::renewal::{Due, Renewal};
+use super::state::{ConnectRequest, Credential, Refusal, challenge};
+use super::{
+    HANDSHAKE_FRAME_MAX, PROXY_VERSION, Peer, asked_to_leave, check, pass_on_and_close, reached,
+    refuse,
+};
+use crate::auth::{self, AuthenticationError, Principal};
 use crate::client::{ConnectError, ConnectionOptions, PoolError};
 use crate::gateway::Shared;
+use crate::gateway::introduction::Current;
 use crate::gateway::resolver::Resolver;
 use crate::gateway::stats::{EndReason, LookupRequest};
+use crate::gateway::upstream::HandshakeError;
 use crate::net::outbound::{self, OutboundLimits};
 use crate::net::{FrameReader, Outbound, OutboundError, Outgoing, ReadError};
 use crate::protocol::command::{Command, CommandError, name_of};
 use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::proto::pulsar::base_command::Type;
 use crate::protocol::proto::pulsar::{
-    AuthMethod, CommandConnect, CommandConnected, CommandPing, CommandPong, FeatureFlags,
-    ServerError,
+    CommandConnected, CommandPing, CommandPong, FeatureFlags, ServerError,
 };
 use crate::protocol::rewrite;
 use crate::protocol::server_error::{CONNECTION_REQUEST_ID, UserFacingError, error_command};
@@ -40,13 +46,15 @@ pub(super) async fn serve(
     shared: &Arc<Shared>,
     client: FrameReader<TcpStream>,
     request: ConnectRequest,
+    peer: Peer,
 ) -> EndReason {
     let (mut client, early) = client.into_parts();
-    let introduction = introduction(&request);
-    let credential_of_client = has_credential(&introduction);
-    let pools = shared
-        .pools
-        .pool_for(shared, introduction, credential_of_client);
+    let mut credential = ClientCredential::new(shared, &request, peer);
+    let introduction =
+        shared
+            .introductions
+            .lookups(&request, credential.renews, credential.current.subscribe());
+    let pools = shared.pools.pool_for(shared, introduction);
     let introduced = tokio::select! {
         biased;
         () = shared.draining.cancelled() => return EndReason::Drained,
@@ -88,7 +96,7 @@ pub(super) async fn serve(
             () = asked_to_leave(shared) => EndReason::Drained,
             // The lanes are closed by nobody else: the socket failed.
             _ = writing.join_next() => EndReason::Io,
-            reason = lookups.run(&mut reader, shared.settings.keep_alive_interval) => reason,
+            reason = lookups.run(&mut reader, shared, &mut credential) => reason,
         },
         Err(reason) => reason,
     };
@@ -119,8 +127,10 @@ impl Lookups {
     async fn run<R: AsyncRead + Unpin>(
         &mut self,
         reader: &mut FrameReader<R>,
-        keep_alive: Option<Duration>,
+        shared: &Shared,
+        credential: &mut ClientCredential,
     ) -> EndReason {
+        let keep_alive = shared.settings.keep_alive_interval;
         let period = keep_alive.unwrap_or(NO_KEEP_ALIVE);
         let mut ticks = interval_at(Instant::now() + period, period);
         // After a stall of ours, ticks in a burst would find the client silent before it was read from.
@@ -152,6 +162,15 @@ impl Lookups {
                         return reason;
                     }
                 }
+                () = reached(credential.deadline()) => {
+                    let step = match credential.on_time() {
+                        None => Ok(()),
+                        Some(question) => question.and_then(|question| self.send(&question)),
+                    };
+                    if let Err(reason) = step {
+                        return reason;
+                    }
+                }
                 ready = self.outbound.ready(), if !room => {
                     if ready.is_err() {
                         return EndReason::Io;
@@ -160,6 +179,9 @@ impl Lookups {
                 frame = reader.next(), if reading => {
                     self.heard = true;
                     let step = match frame {
+                        Ok(Some(frame)) if credential.is_answer(&frame) => {
+                            self.renew(shared, credential, &frame).await
+                        }
                         Ok(Some(frame)) => self.on_frame(&frame),
                         Ok(None) => Err(EndReason::Closed),
                         Err(ReadError::Io(_)) => Err(EndReason::Io),
@@ -235,6 +257,26 @@ impl Lookups {
         Ok(())
     }
 
+    /// Takes the client's answer to our question for a new credential.
+    async fn renew(
+        &self,
+        shared: &Shared,
+        credential: &mut ClientCredential,
+        frame: &Frame,
+    ) -> Result<(), EndReason> {
+        let Err(error) = credential.renew(shared, frame).await else {
+            return Ok(());
+        };
+        shared
+            .notices
+            .unauthenticated(&format_args!("{}: {error}", credential.peer.address));
+        self.send(&error_command(
+            CONNECTION_REQUEST_ID,
+            &Refusal::Unauthenticated,
+        ))?;
+        Err(EndReason::AuthenticationFailed)
+    }
+
     /// A command that belongs on a direct connection. With a request id it gets an answer; without one there is nothing to
     /// answer it by, and it could only be lost. Not decoded: nobody here has a use for what it says.
     fn refuse_command(&mut self, command_type: i32, command: &[u8]) -> Result<(), EndReason> {
@@ -271,6 +313,118 @@ impl Lookups {
     }
 }
 
+/// What this client says who it is, from its CONNECT on.
+struct ClientCredential {
+    /// `None`: nobody looks at its end.
+    renewal: Option<Renewal>,
+    /// Whether it is asked for another one in time.
+    renews: bool,
+    /// The newest, for those that speak for it to brokers.
+    current: watch::Sender<Current>,
+    protocol_version: Option<i32>,
+    peer: Peer,
+}
+
+/// Why a new credential is not taken.
+#[derive(Debug, thiserror::Error)]
+enum RenewalError {
+    #[error("the answer to the challenge has no credential")]
+    Empty,
+    #[error("the new credential is of another role")]
+    OtherRole,
+    #[error(transparent)]
+    Authentication(#[from] AuthenticationError),
+}
+
+impl ClientCredential {
+    fn new(shared: &Shared, request: &ConnectRequest, peer: Peer) -> Self {
+        let interval = shared.settings.authentication.refresh_check;
+        let renews = interval.is_some() && shared.introductions.renews(request);
+        let client = request.client.as_ref();
+        let principal = client.map(|client| &client.identity.authenticated);
+        let renewal = interval
+            .and_then(|interval| Some(Renewal::new(principal?, renews.then_some(interval))));
+        let current = Current {
+            credential: client.and_then(|client| client.credential.clone()),
+            expires_at: principal.and_then(|principal| principal.expires_at),
+        };
+        Self {
+            renewal,
+            renews,
+            current: watch::Sender::new(current),
+            protocol_version: request.connect.protocol_version,
+            peer,
+        }
+    }
+
+    /// When something has to be done.
+    fn deadline(&self) -> Option<auth::UnixTime> {
+        self.renewal.as_ref()?.deadline()
+    }
+
+    /// The question to the client that is due now, or the end of its connection.
+    fn on_time(&mut self) -> Option<Result<Command, EndReason>> {
+        let due = self.renewal.as_mut()?.on_time(auth::clock::now())?;
+        Some(match due {
+            Due::Ask => {
+                let question = Bytes::from_static(auth::REFRESH);
+                Ok(challenge(
+                    PROXY_VERSION,
+                    &self.method(),
+                    question,
+                    self.protocol_version,
+                ))
+            }
+            Due::Close => Err(EndReason::CredentialExpired),
+        })
+    }
+
+    fn method(&self) -> String {
+        let current = self.current.borrow();
+        let credential = current.credential.as_ref();
+        credential.map_or_else(String::new, |credential| credential.method.clone())
+    }
+
+    /// Whether this frame answers our question.
+    fn is_answer(&self, frame: &Frame) -> bool {
+        let asked = self.renewal.as_ref().is_some_and(Renewal::is_asked);
+        asked && Command::peek_type(&frame.command).ok() == Some(Type::AuthResponse as i32)
+    }
+
+    async fn renew(&mut self, shared: &Shared, frame: &Frame) -> Result<(), RenewalError> {
+        let credential = match Command::decode(&frame.command) {
+            Ok(Command::AuthResponse(response)) => {
+                Credential::of_response(response, &self.method())
+            }
+            _ => None,
+        };
+        let credential = credential.ok_or(RenewalError::Empty)?;
+        let principal = self.check(shared, &credential).await?;
+        let renewal = self.renewal.as_mut().ok_or(RenewalError::Empty)?;
+        if !renewal.on_renewed(&principal) {
+            return Err(RenewalError::OtherRole);
+        }
+        self.current.send_replace(Current {
+            credential: Some(credential),
+            expires_at: principal.expires_at,
+        });
+        Ok(())
+    }
+
+    async fn check(
+        &self,
+        shared: &Shared,
+        credential: &Credential,
+    ) -> Result<Principal, AuthenticationError> {
+        let service = shared.authentication.as_ref();
+        let service = service.ok_or(AuthenticationError::Interrupted)?;
+        match check(shared, service, credential, &self.peer).await? {
+            auth::Step::Done(principal) => Ok(principal),
+            auth::Step::Challenge(_) => Err(AuthenticationError::Exchange),
+        }
+    }
+}
+
 /// Sends an answer as soon as the client has room for it.
 async fn deliver(outbound: &Outbound, command: Bytes) {
     let frame = Frame {
@@ -291,8 +445,16 @@ async fn without_broker(shared: &Shared, client: &mut TcpStream, error: &PoolErr
     if let PoolError::Connect { error, .. } = error {
         match error.as_ref() {
             ConnectError::Refused { frame, .. } => {
+                if shared.introductions.has_own() {
+                    shared.notices.refused_by_broker(error);
+                }
                 pass_on_and_close(client, frame).await;
                 return EndReason::BrokerRefused;
+            }
+            ConnectError::Credential(_) => {
+                shared.notices.own_credential(error);
+                refuse(client, &HandshakeError::NoCredential).await;
+                return EndReason::GatewayCredential;
             }
             ConnectError::ChallengeUnsupported => {
                 refuse(client, &ChallengeUnsupported).await;
@@ -304,31 +466,6 @@ async fn without_broker(shared: &Shared, client: &mut TcpStream, error: &PoolErr
     shared.notices.unreachable(error);
     refuse(client, &NoBroker).await;
     EndReason::BrokerUnreachable
-}
-
-/// What a broker is told about a client that wants lookups. A challenge could not be passed on, so none must be sent: a broker
-/// closes an expired connection instead, and the client comes back with new credentials.
-fn introduction(request: &ConnectRequest) -> CommandConnect {
-    let mut connect = request.connect.clone();
-    if let Some(flags) = &mut connect.feature_flags {
-        flags.supports_auth_refresh = Some(false);
-    }
-    connect
-}
-
-/// Whether a credential of the client's own is in what brokers are told of it. Any method but none counts: what it says may be
-/// elsewhere than in the data.
-fn has_credential(introduction: &CommandConnect) -> bool {
-    let method = introduction.auth_method_name.as_deref().unwrap_or_default();
-    !matches!(method, "" | "none")
-        || introduction
-            .auth_method
-            .is_some_and(|method| method != i32::from(AuthMethod::None))
-        || introduction
-            .auth_data
-            .as_ref()
-            .is_some_and(|data| !data.is_empty())
-        || introduction.original_auth_data.is_some()
 }
 
 /// How brokers are connected for lookups.

@@ -4,6 +4,7 @@
 //! relayed pair does not carry its memory.
 
 mod lookup;
+mod renewal;
 pub(crate) mod state;
 
 use std::future::poll_fn;
@@ -11,6 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,12 +23,13 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::debug;
 
 pub(super) use self::lookup::connection_options;
-use self::state::{AwaitingConnect, ConnectRequest, Step};
+use self::state::{ConnectRequest, Credential, Handshake, Refusal, Rules, Step, Verdict};
 use super::Shared;
 use super::forward::{self, Passthrough, RelayContext, RelayError, Side};
 use super::inspect::Inspector;
 use super::stats::EndReason;
 use super::upstream::{self, DialError, HandshakeError, Outcome};
+use crate::auth::{self, AuthenticationError, AuthenticationService, Presented, UnixTime};
 use crate::client::ConnectError;
 use crate::naming::BrokerAddress;
 use crate::net::{FrameReader, ReadError, scratch};
@@ -35,32 +38,59 @@ use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::proto::pulsar::ServerError;
 use crate::protocol::server_error::{CONNECTION_REQUEST_ID, UserFacingError, error_command};
 
+/// Who is at the other end of a client connection, below the protocol.
+#[derive(Debug, Clone)]
+struct Peer {
+    address: SocketAddr,
+    /// The certificate of the TLS handshake, in DER.
+    certificate: Option<Arc<[u8]>>,
+}
+
+impl Peer {
+    fn presented(&self) -> Presented<'_> {
+        Presented {
+            address: self.address,
+            certificate: self.certificate.as_deref(),
+        }
+    }
+}
+
 /// What the handshake came to.
 enum Decided {
-    Relay(Box<Passthrough<TcpStream, TcpStream>>),
+    /// With the end of the client's credential, where that ends the relay.
+    Relay(Box<Passthrough<TcpStream, TcpStream>>, Option<UnixTime>),
     Lookups(Box<(FrameReader<TcpStream>, ConnectRequest)>),
     Ended(EndReason),
 }
 
 /// Serves one client until its connection ends, and says why it ended. Ends early and in order when the gateway drains.
 /// Not cancel-safe: dropping it cuts the connection.
-pub(crate) async fn serve(shared: Arc<Shared>, client: TcpStream, peer: SocketAddr) -> EndReason {
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    client: TcpStream,
+    address: SocketAddr,
+) -> EndReason {
+    let peer = Peer {
+        address,
+        // Plain connections show none.
+        certificate: None,
+    };
     let handshake = async {
         tokio::select! {
             biased;
             () = shared.draining.cancelled() => Decided::Ended(EndReason::Drained),
-            decided = handshake(&shared, client) => decided,
+            decided = handshake(&shared, client, &peer) => decided,
         }
     };
     match Box::pin(handshake).await {
         Decided::Ended(reason) => {
-            debug!(%peer, ?reason, "no handshake");
+            debug!(peer = %address, ?reason, "no handshake");
             reason
         }
-        Decided::Relay(pair) => relay(&shared, *pair).await,
+        Decided::Relay(pair, expires_at) => relay(&shared, *pair, expires_at).await,
         Decided::Lookups(lookups) => {
             let (client, request) = *lookups;
-            Box::pin(lookup::serve(&shared, client, request)).await
+            Box::pin(lookup::serve(&shared, client, request, peer)).await
         }
     }
 }
@@ -74,7 +104,26 @@ async fn asked_to_leave(shared: &Shared) {
     sleep(shared.drain_spread().mul_f64(turn)).await;
 }
 
-async fn relay(shared: &Shared, pair: Passthrough<TcpStream, TcpStream>) -> EndReason {
+/// Completes when this time has come; never without one. Cancel-safe.
+async fn reached(time: Option<UnixTime>) {
+    let Some(time) = time else {
+        return std::future::pending().await;
+    };
+    loop {
+        let left = time.saturating_since(auth::clock::now());
+        if left.is_zero() {
+            return;
+        }
+        // The system's clock may be set meanwhile.
+        sleep(left.min(CLOCK_CHECK)).await;
+    }
+}
+
+async fn relay(
+    shared: &Shared,
+    pair: Passthrough<TcpStream, TcpStream>,
+    expires_at: Option<UnixTime>,
+) -> EndReason {
     let _broker = shared.metrics.broker_connected();
     let context = RelayContext {
         metrics: &shared.metrics,
@@ -82,7 +131,19 @@ async fn relay(shared: &Shared, pair: Passthrough<TcpStream, TcpStream>) -> EndR
         idle_timeout: shared.settings.broker_read_timeout,
     };
     let inspector = Inspector::new(Arc::clone(&shared.metrics.topics));
-    match forward::relay(pair, inspector, context, asked_to_leave(shared)).await {
+    let expired = AtomicBool::new(false);
+    let leave = async {
+        if expires_at.is_none() {
+            return asked_to_leave(shared).await;
+        }
+        tokio::select! {
+            biased;
+            () = asked_to_leave(shared) => {}
+            () = reached(expires_at) => expired.store(true, Ordering::Relaxed),
+        }
+    };
+    match forward::relay(pair, inspector, context, leave).await {
+        Ok(()) if expired.load(Ordering::Relaxed) => EndReason::CredentialExpired,
         Ok(()) if shared.draining.is_cancelled() => EndReason::Drained,
         Ok(()) => EndReason::Closed,
         Err(error) => {
@@ -98,14 +159,19 @@ async fn relay(shared: &Shared, pair: Passthrough<TcpStream, TcpStream>) -> EndR
 }
 
 /// Reads up to the CONNECT and does what it asks for.
-async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
+async fn handshake(shared: &Shared, client: TcpStream, peer: &Peer) -> Decided {
     let mut client = FrameReader::new(
         client,
         FrameLimits {
             max_frame: HANDSHAKE_FRAME_MAX,
         },
     );
-    let state = AwaitingConnect::new(PROXY_VERSION);
+    let rules = Rules {
+        authenticates: shared.authentication.is_some(),
+        trusted_proxy_roles: &shared.settings.authentication.trusted_proxy_roles,
+    };
+    let mut state = Handshake::new(PROXY_VERSION, rules);
+    let mut challenge = None;
     let deadline = Instant::now() + shared.handshake_timeout();
     loop {
         // A client that always has a further frame ready would never be waited for, and so never be late.
@@ -121,8 +187,20 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
             }
             Err(_) => return Decided::Ended(EndReason::Timeout),
         };
-        match state.on_frame(&frame) {
-            Step::Wait => {}
+        let step = match state.on_frame(&frame) {
+            Step::Check(credential) => {
+                let checked =
+                    timeout_at(deadline, verdict(shared, &credential, peer, &mut challenge));
+                match checked.await {
+                    Ok(verdict) => state.on_checked(verdict),
+                    Err(_) => return Decided::Ended(EndReason::Timeout),
+                }
+            }
+            step => step,
+        };
+        match step {
+            // A credential that was checked leads to something else.
+            Step::Wait | Step::Check(_) => {}
             Step::Answer(command) => {
                 // A client that asks and does not read must not hold its place.
                 match timeout_at(deadline, send(client.get_mut(), &command)).await {
@@ -152,7 +230,11 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
             Step::Refuse(refusal) => {
                 debug!("refused: {refusal}");
                 refuse(client.get_mut(), &refusal).await;
-                return Decided::Ended(EndReason::Refused);
+                return Decided::Ended(if refusal == Refusal::Unauthenticated {
+                    EndReason::AuthenticationFailed
+                } else {
+                    EndReason::Refused
+                });
             }
             Step::Close(violation) => {
                 debug!("closed: {violation}");
@@ -162,6 +244,60 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
     }
 }
 
+/// Finds out whose credential it is. `challenge` is the question that it answers, and then the next one.
+async fn verdict(
+    shared: &Shared,
+    credential: &Credential,
+    peer: &Peer,
+    challenge: &mut Option<auth::Challenge>,
+) -> Verdict {
+    let Some(service) = &shared.authentication else {
+        return Verdict::Refused;
+    };
+    let step = match challenge.take() {
+        Some(asked) => service.respond(asked, &credential.data, auth::clock::now()),
+        None => check(shared, service, credential, peer).await,
+    };
+    match step {
+        Ok(auth::Step::Done(principal)) => Verdict::Good(principal),
+        Ok(auth::Step::Challenge(next)) => {
+            let data = next.data.clone();
+            *challenge = Some(next);
+            Verdict::Challenge(data)
+        }
+        Err(error) => {
+            shared
+                .notices
+                .unauthenticated(&format_args!("{}: {error}", peer.address));
+            Verdict::Refused
+        }
+    }
+}
+
+/// Checks a credential; one that takes long, as a hashed password does, elsewhere than on the threads that serve everybody, and
+/// only a few at a time.
+async fn check(
+    shared: &Shared,
+    service: &AuthenticationService,
+    credential: &Credential,
+    peer: &Peer,
+) -> Result<auth::Step, AuthenticationError> {
+    let now = auth::clock::now();
+    if !service.is_costly(&credential.method) {
+        return service.begin(&credential.method, &credential.data, &peer.presented(), now);
+    }
+    let place = Arc::clone(&shared.costly_checks).acquire_owned().await;
+    let place = place.map_err(|_| AuthenticationError::Interrupted)?;
+    let (service, credential, peer) = (service.clone(), credential.clone(), peer.clone());
+    let checked = shared.connections.spawn_blocking(move || {
+        let _place = place;
+        service.begin(&credential.method, &credential.data, &peer.presented(), now)
+    });
+    checked
+        .await
+        .unwrap_or(Err(AuthenticationError::Interrupted))
+}
+
 /// What a client that wants a relay asked for.
 struct Asked {
     request: ConnectRequest,
@@ -169,6 +305,14 @@ struct Asked {
     target: Option<BrokerAddress>,
     /// When the handshake has to be over.
     deadline: Instant,
+}
+
+/// When a relay ends because the client's credential does; `None`: it does not.
+fn end_of_relay(shared: &Shared, request: &ConnectRequest) -> Option<UnixTime> {
+    shared.settings.authentication.refresh_check?;
+    let client = request.client.as_ref()?;
+    let expires_at = client.identity.authenticated.expires_at?;
+    shared.introductions.ends_at_expiry().then_some(expires_at)
 }
 
 /// Connects the client to the broker that it names.
@@ -200,13 +344,25 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
             });
         }
     };
+    let introduction = match shared.introductions.direct(&asked.request) {
+        Ok(introduction) => introduction,
+        Err(error) => {
+            shared.notices.own_credential(&error);
+            refuse(client.get_mut(), &HandshakeError::NoCredential).await;
+            return Decided::Ended(EndReason::GatewayCredential);
+        }
+    };
     let limits = FrameLimits::for_max_message_size(shared.settings.max_message_size);
-    let introduced = upstream::introduce(&mut client, broker, &asked.request, limits);
+    let introduced = upstream::introduce(&mut client, broker, &introduction, limits);
     let error = match timeout_at(asked.deadline, introduced).await {
         Ok(Ok(Outcome::Accepted(broker))) => {
-            return Decided::Relay(Box::new(broker.with_client(client)));
+            let expires_at = end_of_relay(shared, &asked.request);
+            return Decided::Relay(Box::new(broker.with_client(client)), expires_at);
         }
-        Ok(Ok(Outcome::Refused)) => {
+        Ok(Ok(Outcome::Refused(why))) => {
+            if introduction.own.is_some() {
+                shared.notices.refused_by_broker(&why);
+            }
             close(client.get_mut()).await;
             return Decided::Ended(EndReason::BrokerRefused);
         }
@@ -227,6 +383,10 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
         | HandshakeError::ClientRead(_)
         | HandshakeError::ClientWrite(_) => EndReason::Io,
         HandshakeError::BrokerClosed => EndReason::BrokerRefused,
+        HandshakeError::NoCredential | HandshakeError::Credential(_) => {
+            shared.notices.own_credential(&error);
+            EndReason::GatewayCredential
+        }
         HandshakeError::BrokerSilent => EndReason::Timeout,
         HandshakeError::ClientClosed => EndReason::Closed,
         HandshakeError::ClientUnexpected(_) => EndReason::ClientProtocol,
@@ -323,6 +483,8 @@ async fn send<W: AsyncWrite + Unpin>(client: &mut W, command: &Command) -> io::R
 pub(crate) const PROXY_VERSION: &str = concat!("pulsegate-", env!("CARGO_PKG_VERSION"));
 /// Largest frame before a CONNECT was seen: a credential fits many times, a flood of strangers costs little.
 const HANDSHAKE_FRAME_MAX: usize = 64 * 1024;
+/// Longest time without a look at the system's clock while a credential is good.
+const CLOCK_CHECK: Duration = Duration::from_secs(3600);
 /// How long a client has to take the ERROR that ends its connection.
 const LAST_WORDS_GRACE: Duration = Duration::from_secs(3);
 /// How long a client has to end its side after we ended ours.
