@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::Shared;
-use crate::client::ConnectError;
 use crate::client::dial::dial;
+use crate::client::{ConnectError, TlsSource};
 use crate::naming::BrokerAddress;
 use crate::net::{FrameReader, ReadError};
 use crate::protocol::command::{Command, CommandError, name_of};
@@ -56,7 +56,7 @@ impl BrokerHealth {
 pub(crate) async fn probe(shared: &Shared) -> std::convert::Infallible {
     let mut failed_rounds = 0_u32;
     loop {
-        match probe_all(&shared.settings.broker.addresses).await {
+        match probe_all(&shared.settings.broker.addresses, &shared.tls.brokers).await {
             Ok(()) => {
                 if !shared.health.0.swap(true, Ordering::Relaxed) {
                     info!("a configured broker answers");
@@ -77,10 +77,13 @@ pub(crate) async fn probe(shared: &Shared) -> std::convert::Infallible {
 }
 
 /// Asks one broker after the other; the error is that of the last one.
-async fn probe_all(brokers: &[BrokerAddress]) -> Result<(), (&BrokerAddress, ProbeError)> {
+async fn probe_all<'a>(
+    brokers: &'a [BrokerAddress],
+    tls: &TlsSource,
+) -> Result<(), (&'a BrokerAddress, ProbeError)> {
     let mut last = Ok(());
     for broker in brokers {
-        let asked = timeout(PROBE_TIMEOUT, ping(broker)).await;
+        let asked = timeout(PROBE_TIMEOUT, ping(broker, tls)).await;
         match asked.unwrap_or(Err(ProbeError::Silent)) {
             Ok(()) => return Ok(()),
             Err(error) => {
@@ -92,11 +95,12 @@ async fn probe_all(brokers: &[BrokerAddress]) -> Result<(), (&BrokerAddress, Pro
     last
 }
 
-async fn ping(broker: &BrokerAddress) -> Result<(), ProbeError> {
-    let mut stream = dial(broker, PROBE_TIMEOUT, None).await?;
+async fn ping(broker: &BrokerAddress, tls: &TlsSource) -> Result<(), ProbeError> {
+    let mut stream = dial(broker, PROBE_TIMEOUT, None, tls).await?;
     let mut bytes = BytesMut::new();
     Command::Ping(CommandPing::default()).encode(&mut bytes);
     stream.write_all(&bytes).await.map_err(ProbeError::Send)?;
+    stream.flush().await.map_err(ProbeError::Send)?;
     let frame = FrameReader::new(stream, FrameLimits::default())
         .next()
         .await?

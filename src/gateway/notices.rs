@@ -17,6 +17,7 @@ pub(crate) struct Notices {
     unreachable: LogThrottle,
     rejected: LogThrottle,
     protocol: LogThrottle,
+    tls: LogThrottle,
 }
 
 impl Notices {
@@ -27,6 +28,7 @@ impl Notices {
             unreachable: LogThrottle::new(PERIOD),
             rejected: LogThrottle::new(PERIOD),
             protocol: LogThrottle::new(PERIOD),
+            tls: LogThrottle::new(PERIOD),
         }
     }
 
@@ -48,6 +50,13 @@ impl Notices {
     pub(crate) fn rejected(&self, why: &dyn Display) {
         if let Some(more) = self.rejected.pass(self.started.elapsed()) {
             warn!(more, "a client connection was refused: {why}");
+        }
+    }
+
+    /// A client's TLS handshake came to nothing.
+    pub(crate) fn tls_handshake(&self, why: &dyn Display) {
+        if let Some(more) = self.tls.pass(self.started.elapsed()) {
+            info!(more, "TLS handshake with a client failed: {why}");
         }
     }
 

@@ -147,13 +147,16 @@ impl Resolver {
             })
         };
         let frame = follow(&self.brokers, first, &learn, MAX_REDIRECTS).await?;
-        Ok(through_gateway(frame)?)
+        Ok(through_gateway(
+            frame,
+            self.shared.settings.tls.brokers.enabled,
+        )?)
     }
 }
 
-/// Makes a found lookup one that the client follows through the gateway: both URLs name the broker, for the client takes host
-/// and port from whichever it prefers and comes back with them in `proxy_to_broker_url`.
-fn through_gateway(frame: Frame) -> Result<Frame, CommandError> {
+/// Makes a found lookup one that the client follows through the gateway: both URLs name the broker as we reach it, with TLS or
+/// without, for the client takes host and port from whichever it prefers and comes back with them in `proxy_to_broker_url`.
+fn through_gateway(frame: Frame, tls: bool) -> Result<Frame, CommandError> {
     let mut editor = CommandEditor::new(&frame.command)?;
     let connect = u64::try_from(LookupType::Connect as i32).ok();
     if editor.command_type() != Type::LookupResponse as i32
@@ -161,7 +164,12 @@ fn through_gateway(frame: Frame) -> Result<Frame, CommandError> {
     {
         return Ok(frame);
     }
-    let Some(url) = editor.bytes(fields::lookup_response::BROKER_SERVICE_URL) else {
+    let ours = if tls {
+        fields::lookup_response::BROKER_SERVICE_URL_TLS
+    } else {
+        fields::lookup_response::BROKER_SERVICE_URL
+    };
+    let Some(url) = editor.bytes(ours) else {
         return Ok(frame);
     };
     editor.set_bytes(fields::lookup_response::BROKER_SERVICE_URL, url);

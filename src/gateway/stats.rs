@@ -15,6 +15,7 @@ pub(crate) struct GatewayMetrics {
     rejected_connections: IntCounter,
     broker_connections: IntGauge,
     connection_ends: IntCounterVec,
+    tls_handshake_failures: IntCounterVec,
     relayed_chunks: IntCounter,
     relayed_bytes: IntCounter,
     requests: [RequestCounters; 4],
@@ -54,6 +55,8 @@ pub(crate) enum EndReason {
     BrokerRefused,
     /// The CONNECT was refused by the gateway.
     Refused,
+    /// The TLS handshake came to nothing.
+    TlsHandshake,
     /// A peer was silent for too long.
     Timeout,
     /// A socket failed.
@@ -74,6 +77,7 @@ impl EndReason {
             Self::BrokerUnreachable => "broker_unreachable",
             Self::BrokerRefused => "broker_refused",
             Self::Refused => "refused",
+            Self::TlsHandshake => "tls_handshake_failed",
             Self::Timeout => "timeout",
             Self::Io => "io_error",
             Self::SlowReader => "slow_reader",
@@ -134,6 +138,11 @@ impl GatewayMetrics {
                 "Client connections that ended, by reason.",
                 &["reason"],
             )?,
+            tls_handshake_failures: registry.counter_vec(
+                "pulsegate_gateway_tls_handshake_failures_total",
+                "TLS handshakes of clients that came to nothing, by reason.",
+                &["reason"],
+            )?,
             relayed_chunks: registry.counter(
                 "pulsar_proxy_binary_ops_total",
                 "Buffers relayed, both directions.",
@@ -165,6 +174,12 @@ impl GatewayMetrics {
     pub(crate) fn connection_ended(&self, reason: EndReason) {
         self.connection_ends
             .with_label_values(&[reason.label()])
+            .inc();
+    }
+
+    pub(crate) fn tls_handshake_failed(&self, reason: &str) {
+        self.tls_handshake_failures
+            .with_label_values(&[reason])
             .inc();
     }
 

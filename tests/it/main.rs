@@ -11,5 +11,6 @@ mod client_tls;
 mod gateway_direct;
 mod gateway_lifecycle;
 mod gateway_lookup;
+mod gateway_tls;
 mod perf_null_broker;
 mod support;

@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::debug;
 
@@ -28,29 +29,46 @@ use super::stats::EndReason;
 use super::upstream::{self, DialError, HandshakeError, Outcome};
 use crate::client::ConnectError;
 use crate::naming::BrokerAddress;
-use crate::net::{FrameReader, ReadError, scratch};
+use crate::net::{FrameReader, ReadError, ServerStream, Stream, scratch};
 use crate::protocol::command::Command;
 use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::server_error::{CONNECTION_REQUEST_ID, UserFacingError, error_command};
 
 /// What the handshake came to.
 enum Decided {
-    Relay(Box<Passthrough<TcpStream, TcpStream>>),
-    Lookups(Box<(FrameReader<TcpStream>, ConnectRequest)>),
+    Relay(Box<Passthrough<ServerStream, Stream>>),
+    Lookups(Box<(FrameReader<ServerStream>, ConnectRequest)>),
     Ended(EndReason),
+}
+
+/// What holds for a connection until its handshake is over.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    /// When it has to be over, TLS included.
+    pub(crate) deadline: Instant,
+    /// Its place among the connections whose handshake is not over, where these are bounded.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
 }
 
 /// Serves one client until its connection ends, and says why it ended. Ends early and in order when the gateway drains.
 /// Not cancel-safe: dropping it cuts the connection.
-pub(crate) async fn serve(shared: Arc<Shared>, client: TcpStream, peer: SocketAddr) -> EndReason {
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    client: ServerStream,
+    peer: SocketAddr,
+    pending: Handshake,
+) -> EndReason {
+    let Handshake { deadline, place } = pending;
     let handshake = async {
         tokio::select! {
             biased;
             () = shared.draining.cancelled() => Decided::Ended(EndReason::Drained),
-            decided = handshake(&shared, client) => decided,
+            decided = handshake(&shared, client, deadline) => decided,
         }
     };
-    match Box::pin(handshake).await {
+    let decided = Box::pin(handshake).await;
+    drop(place);
+    match decided {
         Decided::Ended(reason) => {
             debug!(%peer, ?reason, "no handshake");
             reason
@@ -72,7 +90,8 @@ async fn asked_to_leave(shared: &Shared) {
     sleep(shared.drain_spread().mul_f64(turn)).await;
 }
 
-async fn relay(shared: &Shared, pair: Passthrough<TcpStream, TcpStream>) -> EndReason {
+/// Relays a pair. One without TLS on either side is a relay of its own, which has nothing to do with TLS.
+async fn relay(shared: &Shared, pair: Passthrough<ServerStream, Stream>) -> EndReason {
     let _broker = shared.metrics.broker_connected();
     let context = RelayContext {
         metrics: &shared.metrics,
@@ -80,7 +99,12 @@ async fn relay(shared: &Shared, pair: Passthrough<TcpStream, TcpStream>) -> EndR
         idle_timeout: shared.settings.broker_read_timeout,
     };
     let inspector = Inspector::new(Arc::clone(&shared.metrics.topics));
-    match forward::relay(pair, inspector, context, asked_to_leave(shared)).await {
+    let drain = asked_to_leave(shared);
+    let result = match pair.without_tls() {
+        Ok(pair) => forward::relay(pair, inspector, context, drain).await,
+        Err(pair) => Box::pin(forward::relay(*pair, inspector, context, drain)).await,
+    };
+    match result {
         Ok(()) if shared.draining.is_cancelled() => EndReason::Drained,
         Ok(()) => EndReason::Closed,
         Err(error) => {
@@ -95,8 +119,30 @@ async fn relay(shared: &Shared, pair: Passthrough<TcpStream, TcpStream>) -> EndR
     }
 }
 
+impl Passthrough<ServerStream, Stream> {
+    /// The bare sockets, where neither side has TLS.
+    fn without_tls(self) -> Result<Passthrough<TcpStream, TcpStream>, Box<Self>> {
+        match (self.client, self.broker) {
+            (ServerStream::Plain(client), Stream::Plain(broker)) => Ok(Passthrough {
+                client,
+                broker,
+                early_from_client: self.early_from_client,
+                early_from_broker: self.early_from_broker,
+                limits: self.limits,
+            }),
+            (client, broker) => Err(Box::new(Self {
+                client,
+                broker,
+                early_from_client: self.early_from_client,
+                early_from_broker: self.early_from_broker,
+                limits: self.limits,
+            })),
+        }
+    }
+}
+
 /// Reads up to the CONNECT and does what it asks for.
-async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
+async fn handshake(shared: &Shared, client: ServerStream, deadline: Instant) -> Decided {
     let mut client = FrameReader::new(
         client,
         FrameLimits {
@@ -104,7 +150,6 @@ async fn handshake(shared: &Shared, client: TcpStream) -> Decided {
         },
     );
     let state = AwaitingConnect::new(PROXY_VERSION);
-    let deadline = Instant::now() + shared.handshake_timeout();
     loop {
         // A client that always has a further frame ready would never be waited for, and so never be late.
         if Instant::now() >= deadline {
@@ -166,7 +211,7 @@ struct Asked {
 }
 
 /// Connects the client to the broker that it names.
-async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Asked) -> Decided {
+async fn direct(shared: &Shared, mut client: FrameReader<ServerStream>, asked: Asked) -> Decided {
     let dial = async {
         match asked.target {
             Some(target) => upstream::dial(shared, &target).await,
@@ -208,6 +253,9 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
         Err(_) => HandshakeError::BrokerSilent,
     };
     debug!("handshake with a broker failed: {error}");
+    if let Some(error) = error.of_tls() {
+        shared.notices.unreachable(&error);
+    }
     if !error.is_clients() {
         refuse(client.get_mut(), &error).await;
     }
@@ -228,7 +276,7 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
 }
 
 /// The first configured broker, in turn, that takes a connection.
-async fn any_broker(shared: &Shared) -> Result<TcpStream, DialError> {
+async fn any_broker(shared: &Shared) -> Result<Stream, DialError> {
     let mut last = DialError::from(ConnectError::DialTimeout(Duration::ZERO));
     for target in shared.brokers_in_turn() {
         match upstream::dial(shared, &target).await {
@@ -265,7 +313,7 @@ async fn close_behind<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S, bytes: 
 
 /// Ends our side and gives the client a moment to end its own: closing with its bytes unread would reset the connection under
 /// the frame that it should still read.
-async fn close<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S) {
+pub(super) async fn close<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S) {
     if client.shutdown().await.is_err() {
         return;
     }
@@ -292,7 +340,8 @@ fn discard<R: AsyncRead + Unpin>(reader: &mut R, cx: &mut Context<'_>) -> Poll<i
 async fn send<W: AsyncWrite + Unpin>(client: &mut W, command: &Command) -> io::Result<()> {
     let mut bytes = BytesMut::new();
     command.encode(&mut bytes);
-    client.write_all(&bytes).await
+    client.write_all(&bytes).await?;
+    client.flush().await
 }
 
 /// What brokers see as `CommandConnect.proxy_version`.
