@@ -65,10 +65,9 @@ impl UserFacingError for DialError {
 /// See [`DialError`].
 pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<Stream, DialError> {
     shared.policy.check(target)?;
-    let target = BrokerAddress {
-        tls: shared.settings.tls.brokers.enabled,
-        ..target.clone()
-    };
+    let tls = shared.settings.tls.brokers.enabled;
+    let target = shared.policy.as_reached(target, tls);
+    shared.policy.check(&target)?;
     let limit = shared.connect_timeout();
     let check = shared.address_check();
     let dialled = client::dial::dial(&target, limit, Some(&check), &shared.tls.brokers).await;

@@ -15,8 +15,8 @@ use pulsegate::protocol::frame::Frame;
 use pulsegate::protocol::proto::pulsar::base_command::Type;
 use pulsegate::protocol::proto::pulsar::command_lookup_topic_response::LookupType;
 use pulsegate::protocol::proto::pulsar::{
-    CommandConnect, CommandLookupTopic, CommandLookupTopicResponse, CommandPing, CommandSend,
-    ServerError,
+    CommandCloseProducer, CommandConnect, CommandLookupTopic, CommandLookupTopicResponse,
+    CommandPing, CommandSend, ServerError,
 };
 use pulsegate::testing::certificates::{Authority, SignedCertificate};
 use pulsegate::testing::scripted_broker::{Received, Script, ScriptedBroker, Step};
@@ -759,4 +759,30 @@ async fn draining_ends_connections_with_tls_at_a_frame_boundary() {
     broker.wait_for_open(0).await;
     gateway.stop().await;
     broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_was_named_by_both_addresses_is_reached_by_the_one_of_our_side() {
+    let authority = Authority::new("ours");
+    let files = Files::of(&authority.sign(&["localhost"]));
+    let first = ScriptedBroker::start(Script::new()).await;
+    let assigned = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&first], |settings| files.serve(settings));
+    let target = first.address().to_string();
+    let mut client = established(&gateway, &trusting(&authority), direct_connect(&target)).await;
+    first.push(vec![Step::Send(Command::from(CommandCloseProducer {
+        producer_id: 1,
+        request_id: 1,
+        assigned_broker_service_url: Some(assigned.url()),
+        assigned_broker_service_url_tls: Some("pulsar+ssl://nowhere.invalid:6651".to_owned()),
+    }))]);
+    assert!(matches!(client.receive().await, Command::CloseProducer(_)));
+    // A client with TLS goes for the address with TLS; the brokers' side has none.
+    let named = direct_connect("nowhere.invalid:6651");
+    drop(established(&gateway, &trusting(&authority), named).await);
+    assert_eq!(assigned.accepted(), 1);
+    drop(client);
+    gateway.stop().await;
+    first.stop().await;
+    assigned.stop().await;
 }
