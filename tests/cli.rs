@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use pulsegate::testing::certificates::Authority;
+
 fn pulsegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pulsegate"));
     for (name, _) in std::env::vars_os() {
@@ -324,6 +326,52 @@ fn a_log_that_nobody_reads_or_that_is_full_stops_nothing() {
         gateway.signal("-TERM");
         assert_eq!(gateway.exit_code(), Some(0));
     }
+}
+
+#[test]
+fn tls_ports_are_in_the_ready_line_and_their_files_are_read_before_anything_listens() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let signed = Authority::new("ours").sign(&["localhost"]);
+    let [certificate, key] = ["cert.pem", "key.pem"].map(|name| directory.path().join(name));
+    std::fs::write(&certificate, &signed.certificate).expect("write");
+    std::fs::write(&key, &signed.key).expect("write");
+    let start = || {
+        pulsegate()
+            .args(["gateway", "--broker", "pulsar://127.0.0.1:1", "--bind"])
+            .args(["127.0.0.1", "--port", "", "--http-port", ""])
+            .args(["--set", "servicePortTls=0", "--set", "webServicePortTls=0"])
+            .args([
+                "--set",
+                &format!("tlsCertificateFilePath={}", certificate.display()),
+            ])
+            .args(["--set", &format!("tlsKeyFilePath={}", key.display())])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start")
+    };
+    let mut child = start();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped"))
+        .read_line(&mut line)
+        .expect("a line");
+    let _ = child.kill();
+    let _ = child.wait();
+    let rest = line.strip_prefix("ready broker-tls=pulsar+ssl://127.0.0.1:");
+    assert!(
+        rest.is_some_and(|rest| rest.contains(" https=https://127.0.0.1:")),
+        "{line}"
+    );
+
+    // Another certificate's key.
+    let other = Authority::new("ours").sign(&["localhost"]);
+    std::fs::write(&key, &other.key).expect("write");
+    let output = start().wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let printed = stderr(&output);
+    let files = format!("{} and {}", certificate.display(), key.display());
+    assert!(printed.contains(&files), "{printed}");
 }
 
 /// A null broker of the binary; killed when dropped.

@@ -119,7 +119,7 @@ impl TestGateway {
     }
 
     fn url(&self) -> ServiceUrl {
-        format!("pulsar://{}", self.handle.local_addr())
+        format!("pulsar://{}", self.handle.local_addr().unwrap())
             .parse()
             .unwrap()
     }

@@ -154,7 +154,7 @@ impl TestGateway {
         let settings = loaded.unwrap().settings;
         let (phase, phases) = phases();
         let gateway = Gateway::bind(settings, &MetricRegistry::new(""), phases).unwrap();
-        let address = gateway.handle().local_addr();
+        let address = gateway.handle().local_addr().unwrap();
         let running = TaskTracker::new();
         running.spawn(gateway.run());
         running.close();

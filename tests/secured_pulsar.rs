@@ -1,4 +1,5 @@
-//! The client against a real Apache Pulsar that wants TLS and a credential, directly and through the Apache proxy.
+//! The client against a real Apache Pulsar that wants TLS and a credential, directly, through the Apache proxy, and through our
+//! gateway with TLS on both sides.
 //!
 //! Starts both with `tests/peers/pulsar.py`. Needs Python, openssl, a JDK, and in `PULSEGATE_PULSAR_JARS` the folder with
 //! Pulsar's jars. Skipped, with a line on standard error, where the variable is not set.
@@ -20,17 +21,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use pulsegate::client::{
     Authentication, BrokerLookup, ClientOptions, CloseReason, ConnectError, Connection,
-    ConnectionOptions, LookupError, LookupFailure, PoolError, PulsarClient, TlsFilePaths, TlsFiles,
-    TlsSource,
+    ConnectionOptions, ConsumerOptions, LookupError, LookupFailure, OutgoingMessage, PoolError,
+    ProducerOptions, PulsarClient, TlsFilePaths, TlsFiles, TlsSource, Topics,
 };
-use pulsegate::config::{CredentialSource, Secret};
+use pulsegate::config::{
+    CertificateFiles, CredentialSource, GatewaySettings, Secret, TlsParameters,
+};
+use pulsegate::gateway::Gateway;
+use pulsegate::http::{Phase, PhaseSender, phases};
 use pulsegate::naming::{BrokerAddress, ServiceUrl, TopicName};
 use pulsegate::net::TlsError;
 use pulsegate::protocol::command::Command;
 use pulsegate::protocol::proto::pulsar::{
     CommandConnect, CommandProducer, FeatureFlags, ServerError,
 };
+use pulsegate::telemetry::MetricRegistry;
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 const JARS: &str = "PULSEGATE_PULSAR_JARS";
 
@@ -83,6 +90,7 @@ impl Peers {
             identity: identity.map(|(certificate, key)| (self.file(certificate), self.file(key))),
             allow_insecure: false,
             verify_host_name: true,
+            parameters: TlsParameters::default(),
         });
         TlsSource::Files(Arc::new(files.unwrap()))
     }
@@ -206,6 +214,103 @@ async fn a_secured_pulsar_is_used_directly_and_through_its_proxy() {
         step("expiry");
         expiry(&peers, &tls).await;
     }
+    let step = |what: &str| writeln!(std::io::stderr(), "gateway: {what}").unwrap();
+    let gateway = TestGateway::start(&peers);
+    step("tokens, passwords");
+    credentials(&peers, &gateway.plain, &gateway.tls).await;
+    step("messages");
+    messages(&peers, &gateway.tls).await;
+    step("certificates");
+    certificates(&peers, &gateway.tls, false).await;
+    gateway.stop().await;
+}
+
+/// Our gateway in front of the standalone, which it reaches with TLS and a certificate of its own.
+struct TestGateway {
+    plain: ServiceUrl,
+    tls: ServiceUrl,
+    metrics: MetricRegistry,
+    phase: PhaseSender,
+    running: TaskTracker,
+}
+
+impl TestGateway {
+    fn start(peers: &Peers) -> Self {
+        let mut settings = GatewaySettings::for_broker(url(&peers.direct, "tls_service_url"));
+        let files = |name: &str| CertificateFiles {
+            certificate: peers.file(&format!("{name}.pem")),
+            key: peers.file(&format!("{name}.key")),
+        };
+        settings.bind_address = [127, 0, 0, 1].into();
+        settings.service_port = Some(0);
+        settings.tls.service_port = Some(0);
+        settings.tls.certificate = Some(files("server"));
+        settings.tls.trust_certificates = Some(peers.file("ca.pem"));
+        settings.tls.brokers.trust_certificates = Some(peers.file("ca.pem"));
+        settings.tls.brokers.identity = Some(files("client"));
+        let metrics = MetricRegistry::new("secured");
+        let (phase, phases) = phases();
+        let gateway = Gateway::bind(settings, &metrics, phases).unwrap();
+        let handle = gateway.handle();
+        let at = |scheme: &str, port: u16| format!("{scheme}://localhost:{port}").parse().unwrap();
+        let running = TaskTracker::new();
+        running.spawn(gateway.run());
+        running.close();
+        Self {
+            plain: at("pulsar", handle.local_addr().unwrap().port()),
+            tls: at("pulsar+ssl", handle.tls_local_addr().unwrap().port()),
+            metrics,
+            phase,
+            running,
+        }
+    }
+
+    async fn stop(self) {
+        self.phase.advance(Phase::Stopped);
+        self.running.wait().await;
+        let metrics = self.metrics.render();
+        for line in [
+            "pulsar_proxy_active_connections{cluster=\"secured\"} 0",
+            "pulsegate_gateway_tls_last_reload_success{cluster=\"secured\",side=\"brokers\"} 1",
+        ] {
+            assert!(metrics.contains(line), "{metrics}");
+        }
+    }
+}
+
+/// Messages of several sizes, small and large, go to the broker and come back.
+async fn messages(peers: &Peers, url: &ServiceUrl) {
+    let token = Authentication::token(CredentialSource::File(peers.file("client.token")));
+    let client = PulsarClient::new(
+        url.clone(),
+        ClientOptions {
+            connection: peers.options(token),
+            ..ClientOptions::default()
+        },
+    );
+    let topic: TopicName = "persistent://public/default/secured-messages"
+        .parse()
+        .unwrap();
+    let topics = Topics::from(topic.clone());
+    let consumer = client.consumer(topics, ConsumerOptions::new("s")).await;
+    let consumer = consumer.unwrap();
+    let producer = client.producer(&topic, ProducerOptions::default()).await;
+    let producer = producer.unwrap();
+    for size in [0, 1, 1_000, 100_000, 4_000_000] {
+        let payload = Bytes::from(vec![7; size]);
+        let sent = producer.send(OutgoingMessage::new(payload.clone()));
+        timeout(Duration::from_secs(20), sent)
+            .await
+            .unwrap()
+            .unwrap();
+        let received = timeout(Duration::from_secs(20), consumer.recv()).await;
+        let received = received.unwrap().unwrap();
+        assert_eq!(received.payload, payload, "{size}");
+        consumer.ack(&received).await.unwrap();
+    }
+    producer.close().await.unwrap();
+    consumer.unsubscribe(false).await.unwrap();
+    client.close();
 }
 
 async fn credentials(peers: &Peers, plain: &ServiceUrl, tls: &ServiceUrl) {

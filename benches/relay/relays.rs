@@ -246,7 +246,7 @@ fn start_in_process(broker: SocketAddr) -> anyhow::Result<Relay> {
         let registry = MetricRegistry::new("bench");
         let gateway = Gateway::bind(settings, &registry, phases).expect("a free port can be bound");
         bound
-            .send(gateway.handle().local_addr())
+            .send(gateway.handle().local_addr().expect("its port is on"))
             .expect("the starter waits");
         gateway.run().await;
     });

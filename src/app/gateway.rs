@@ -41,31 +41,22 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
     let registry = MetricRegistry::new(&settings.cluster_name);
     registry.register_process_metrics()?;
     let (phase, phases) = phases();
-    let web = match settings.web_service_port {
-        Some(port) => Some(bind_http(&settings, port)?),
-        None => None,
-    };
     let gateway =
-        Gateway::bind(settings.clone(), &registry, phases.clone()).with_context(|| {
-            format!(
-                "bind the binary port {:?} on {}",
-                settings.service_port, settings.bind_address
-            )
-        })?;
+        Gateway::bind(settings.clone(), &registry, phases.clone()).context("start the gateway")?;
     let handle = gateway.handle();
+    let web = bind_http(&settings, &handle)?;
 
-    let ready_line = ready_line(
-        &settings,
-        handle.local_addr(),
-        web.as_ref().map(HttpServer::local_addr),
-    );
+    let ready_line = ReadyLine {
+        broker: handle.local_addr(),
+        http: web.local_addr(),
+        broker_tls: handle.tls_local_addr(),
+        https: web.tls_local_addr(),
+    }
+    .text(settings.advertised_address.as_deref());
     let tasks = TaskTracker::new();
     let stop_http = CancellationToken::new();
-    if let Some(server) = web {
-        let router = router(&settings, &registry, handle, phases);
-        let stop = stop_http.clone();
-        tasks.spawn(server.serve(router, stop));
-    }
+    let router = router(&settings, &registry, handle, phases);
+    tasks.spawn(web.serve(router, stop_http.clone()));
     let ran = TaskTracker::new();
     ran.spawn(gateway.run());
     ran.close();
@@ -95,8 +86,8 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
     Ok(ended)
 }
 
-fn bind_http(settings: &GatewaySettings, port: u16) -> anyhow::Result<HttpServer> {
-    let addr = SocketAddr::new(settings.bind_address, port);
+/// Binds the HTTP ports that are on.
+fn bind_http(settings: &GatewaySettings, gateway: &GatewayHandle) -> anyhow::Result<HttpServer> {
     let limits = HttpLimits {
         max_connections: settings.http.max_connections,
         max_header_size: settings.http.max_request_header_size,
@@ -104,7 +95,20 @@ fn bind_http(settings: &GatewaySettings, port: u16) -> anyhow::Result<HttpServer
         header_timeout: settings.http.idle_timeout,
         ..HttpLimits::default()
     };
-    HttpServer::bind(addr, limits).with_context(|| format!("bind the HTTP port {addr}"))
+    let mut server = HttpServer::unbound(limits);
+    let ports = [
+        ("HTTP", settings.web_service_port, None),
+        ("HTTPS", settings.tls.web_service_port, gateway.web_tls()),
+    ];
+    for (name, port, tls) in ports {
+        if let Some(port) = port {
+            let addr = SocketAddr::new(settings.bind_address, port);
+            server = server
+                .and_bind(addr, tls)
+                .with_context(|| format!("bind the {name} port {addr}"))?;
+        }
+    }
+    Ok(server)
 }
 
 fn router(
@@ -152,15 +156,31 @@ fn status(file: Option<&Path>) -> Response {
     }
 }
 
-/// `ready broker=pulsar://ADDR http=http://ADDR`; the second part only where HTTP is on.
-fn ready_line(settings: &GatewaySettings, broker: SocketAddr, http: Option<SocketAddr>) -> String {
-    let advertised = settings.advertised_address.as_deref();
-    let mut line = format!("ready broker=pulsar://{}", reachable(broker, advertised));
-    if let Some(http) = http {
-        line.push_str(" http=http://");
-        line.push_str(&reachable(http, advertised));
+/// The line that says where everything listens: `ready broker=pulsar://ADDR http=http://ADDR broker-tls=pulsar+ssl://ADDR
+/// https=https://ADDR`, of which each part is there when its port is on.
+struct ReadyLine {
+    broker: Option<SocketAddr>,
+    http: Option<SocketAddr>,
+    broker_tls: Option<SocketAddr>,
+    https: Option<SocketAddr>,
+}
+
+impl ReadyLine {
+    fn text(&self, advertised: Option<&str>) -> String {
+        let parts = [
+            ("broker=pulsar", self.broker),
+            ("http=http", self.http),
+            ("broker-tls=pulsar+ssl", self.broker_tls),
+            ("https=https", self.https),
+        ];
+        let mut line = "ready".to_owned();
+        for (name, address) in parts {
+            if let Some(address) = address {
+                line.push_str(&format!(" {name}://{}", reachable(address, advertised)));
+            }
+        }
+        line
     }
-    line
 }
 
 /// An address that can be connected to: the one bound; for a listener on every address the advertised host, or else the
@@ -194,12 +214,6 @@ const CUT_TIME: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::naming::BrokerAddress;
-
-    fn settings() -> GatewaySettings {
-        let broker = BrokerAddress::from_host_port("broker:6650").expect("well-formed");
-        GatewaySettings::for_broker(broker.into())
-    }
 
     #[test]
     fn the_ready_line_names_addresses_that_can_be_reached() {
@@ -215,14 +229,36 @@ mod tests {
             let bound: SocketAddr = bound.parse().expect(bound);
             assert_eq!(reachable(bound, advertised), expected);
         }
-        let addr: SocketAddr = "127.0.0.1:5".parse().expect("address");
+    }
+
+    #[test]
+    fn the_ready_line_has_a_part_for_each_port_that_is_on() {
+        let all: SocketAddr = "0.0.0.0:5".parse().expect("address");
+        let line = |parts: [bool; 4]| {
+            let [broker, http, broker_tls, https] = parts.map(|on| on.then_some(all));
+            let line = ReadyLine {
+                broker,
+                http,
+                broker_tls,
+                https,
+            };
+            line.text(Some("gate"))
+        };
         assert_eq!(
-            ready_line(&settings(), addr, Some(addr)),
-            "ready broker=pulsar://127.0.0.1:5 http=http://127.0.0.1:5"
+            line([true, true, false, false]),
+            "ready broker=pulsar://gate:5 http=http://gate:5"
         );
         assert_eq!(
-            ready_line(&settings(), addr, None),
-            "ready broker=pulsar://127.0.0.1:5"
+            line([true, false, false, false]),
+            "ready broker=pulsar://gate:5"
+        );
+        assert_eq!(
+            line([true; 4]),
+            "ready broker=pulsar://gate:5 http=http://gate:5 broker-tls=pulsar+ssl://gate:5 https=https://gate:5"
+        );
+        assert_eq!(
+            line([false, false, true, true]),
+            "ready broker-tls=pulsar+ssl://gate:5 https=https://gate:5"
         );
     }
 

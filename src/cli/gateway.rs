@@ -116,8 +116,8 @@ Examples:
 Settings, later ones winning: defaults, --config, the environment (PULSAR_PREFIX_<setting>, then
 PULSEGATE_<setting>), --set, the other flags. docs/configuration.md lists them all.
 
-When everything listens, one line goes to standard output:
-  ready broker=pulsar://ADDRESS http=http://ADDRESS
+When everything listens, one line goes to standard output, with a part for each port that is on:
+  ready broker=pulsar://ADDRESS http=http://ADDRESS broker-tls=pulsar+ssl://ADDRESS https=https://ADDRESS
 
 Exit codes:
   0    drained after SIGTERM or SIGINT

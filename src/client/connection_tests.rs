@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::DuplexStream;
 
-use super::{dial::dial, *};
+use super::*;
 use crate::{
     config::CredentialError,
     net::{OutboundError, OutboundLimits, Outgoing},
@@ -706,10 +706,4 @@ async fn opens_over_a_real_socket_and_reports_a_refused_one() {
     let address = crate::naming::BrokerAddress::from_host_port(&address).unwrap();
     let refused = Connection::open(&address, connect_command(), options.clone()).await;
     assert!(matches!(refused, Err(ConnectError::Dial(_))), "{refused:?}");
-    let tls = crate::naming::BrokerAddress {
-        tls: true,
-        ..address
-    };
-    let refused = dial(&tls, options.connect_timeout, None).await;
-    assert!(matches!(refused, Err(ConnectError::TlsUnsupported)));
 }

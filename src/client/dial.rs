@@ -1,6 +1,6 @@
 //! Opening a stream to a broker: resolve, connect, and TLS where the address asks for it.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
     net::{TcpStream, lookup_host},
@@ -10,29 +10,30 @@ use tokio::{
 use super::{
     connection::{AddressCheck, ConnectionOptions},
     error::ConnectError,
+    tls::TlsSource,
 };
 use crate::{
     naming::BrokerAddress,
-    net::{Stream, socket},
+    net::{Stream, TlsClient, socket},
 };
 
-/// Opens a TCP connection to a broker that does not ask for TLS. A host name is resolved and its addresses are tried in turn,
-/// each for an equal share of the time that is left, so that one that swallows packets does not keep the others from being
-/// tried; all of it takes at most `connect_timeout`. The address that `allowed` judged is the one that is connected to.
-/// Cancel-safe in that nothing is left behind.
+/// Opens a connection to a broker, with TLS where its address asks for it. A host name is resolved and its addresses are tried in
+/// turn, each for an equal share of the time that is left, so that one that swallows packets does not keep the others from being
+/// tried; all of that takes at most `connect_timeout`, and a TLS handshake as much again. The address that `allowed` judged is the
+/// one that is connected to. Cancel-safe in that nothing is left behind.
 ///
 /// # Errors
 /// [`ConnectError::Dial`], [`ConnectError::DialTimeout`], [`ConnectError::AddressDenied`] (of several addresses the last
-/// one's) and [`ConnectError::TlsUnsupported`].
+/// one's), [`ConnectError::TlsConfig`], [`ConnectError::Tls`] and [`ConnectError::TlsTimeout`].
 pub async fn dial(
     address: &BrokerAddress,
     connect_timeout: Duration,
     allowed: Option<&AddressCheck>,
-) -> Result<TcpStream, ConnectError> {
-    if address.tls {
-        return Err(ConnectError::TlsUnsupported);
-    }
-    dial_tcp(address, connect_timeout, allowed).await
+    tls: &TlsSource,
+) -> Result<Stream, ConnectError> {
+    let tls = address.tls.then(|| tls.client()).transpose()?;
+    let stream = dial_tcp(address, connect_timeout, allowed).await?;
+    secure(stream, tls, &address.host, connect_timeout).await
 }
 
 async fn dial_tcp(
@@ -81,12 +82,21 @@ pub(crate) async fn open_stream(
     };
     let tls = address.tls.then(|| options.tls.client()).transpose()?;
     let stream = dial_tcp(next_hop, limit, options.allowed.as_ref()).await?;
+    secure(stream, tls, &address.host, limit).await
+}
+
+/// TLS for this host over the connection, or the connection as it is.
+async fn secure(
+    stream: TcpStream,
+    tls: Option<Arc<TlsClient>>,
+    host: &str,
+    limit: Duration,
+) -> Result<Stream, ConnectError> {
     let Some(tls) = tls else {
         return Ok(Stream::Plain(stream));
     };
-    let secured = timeout_at(Instant::now() + limit, tls.connect(stream, &address.host)).await;
-    let secured = secured.map_err(|_| ConnectError::TlsTimeout(limit))??;
-    Ok(Stream::Tls(Box::new(secured)))
+    let secured = timeout_at(Instant::now() + limit, tls.connect(stream, host)).await;
+    Ok(secured.map_err(|_| ConnectError::TlsTimeout(limit))??)
 }
 
 /// Addresses of one host name that are tried.

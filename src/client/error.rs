@@ -29,9 +29,6 @@ pub enum ConnectError {
     /// [`ConnectionOptions::allowed`](super::ConnectionOptions::allowed) does not allow the address.
     #[error("the address of the broker's host name is not allowed")]
     AddressDenied,
-    /// The address asks for TLS and the caller wants a plain connection.
-    #[error("the broker's address asks for TLS, which is not supported here")]
-    TlsUnsupported,
     /// TLS cannot be set up: the operating system has no trusted certificates.
     #[error(transparent)]
     TlsConfig(TlsConfigError),
@@ -108,8 +105,7 @@ impl ConnectError {
     fn may_pass(&self) -> bool {
         match self {
             Self::Refused { code, .. } => is_passing(*code),
-            Self::TlsUnsupported
-            | Self::TlsConfig(_)
+            Self::TlsConfig(_)
             | Self::Credential(_)
             | Self::AddressDenied
             | Self::ChallengeUnsupported => false,
@@ -332,8 +328,7 @@ mod tests {
 
     #[test]
     fn a_fault_of_our_own_passes_no_more_in_a_lookup_than_at_the_broker() {
-        let lasting: [fn() -> ConnectError; 4] = [
-            || ConnectError::TlsUnsupported,
+        let lasting: [fn() -> ConnectError; 3] = [
             || ConnectError::AddressDenied,
             || ConnectError::ChallengeUnsupported,
             || ConnectError::Tls(TlsError::NotTls),

@@ -8,7 +8,7 @@ use super::{
     pulsar_client::ClientOptions,
     tls::{TlsFilePaths, TlsFiles, TlsFilesError, TlsSource},
 };
-use crate::config::{AuthenticationSettings, ClientSettings};
+use crate::config::{AuthenticationSettings, ClientSettings, TlsParameters};
 
 impl Authentication {
     /// The authentication that settings ask for.
@@ -37,6 +37,7 @@ impl ClientOptions {
                 .map(|files| (files.certificate, files.key)),
             allow_insecure: tls.allow_insecure,
             verify_host_name: tls.verify_host_name,
+            parameters: TlsParameters::default(),
         };
         // Without TLS nothing is read: the operating system may have no trusted issuers at all.
         let tls = if settings.service_url.tls() {

@@ -1,14 +1,14 @@
 //! Where a client's TLS settings come from: fixed, or files that may be replaced while we run.
 
-use std::{fmt, path::PathBuf, sync::Arc};
-
-use parking_lot::Mutex;
-use tracing::warn;
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use super::error::ConnectError;
 use crate::{
-    config::{CredentialError, read_credential_file},
-    net::{TlsClient, TlsConfigError, TlsIdentity, TlsOptions},
+    config::{CredentialError, TlsParameters, read_credential_file},
+    net::{
+        TlsClient, TlsConfigError, TlsIdentity, TlsOptions,
+        reload::{Files, Reloading},
+    },
 };
 
 /// How connections to addresses with TLS are made.
@@ -19,7 +19,7 @@ pub enum TlsSource {
     System,
     /// This client.
     Client(Arc<TlsClient>),
-    /// Files, looked at for every new connection.
+    /// Files, looked at for new connections.
     Files(Arc<TlsFiles>),
 }
 
@@ -44,6 +44,8 @@ pub struct TlsFilePaths {
     pub allow_insecure: bool,
     /// As [`TlsOptions::verify_host_name`].
     pub verify_host_name: bool,
+    /// As [`TlsOptions::parameters`].
+    pub parameters: TlsParameters,
 }
 
 /// Why TLS cannot be set up from files.
@@ -59,83 +61,56 @@ pub enum TlsFilesError {
 
 /// A [`TlsClient`] of files. When their content changes, new connections use the new content; when that is of no use, as in the
 /// middle of a replacement, they go on with the old one.
-pub struct TlsFiles {
-    paths: TlsFilePaths,
-    current: Mutex<Current>,
-}
+pub struct TlsFiles(Reloading<TlsFilePaths>);
 
-struct Current {
-    content: Content,
-    client: Arc<TlsClient>,
-    /// The content that was of no use is complained about once.
-    refused: Option<Result<Content, CredentialError>>,
-}
-
+/// What the files of a [`TlsFilePaths`] hold.
 #[derive(Clone, PartialEq, Eq)]
-struct Content {
+pub struct TlsContent {
     trusted: Option<Vec<u8>>,
     identity: Option<TlsIdentity>,
 }
 
 impl TlsFiles {
-    /// Reads the files.
+    /// Reads the files, and looks at them for every new connection.
     ///
     /// # Errors
     /// See [`TlsFilesError`].
     pub fn open(paths: TlsFilePaths) -> Result<Self, TlsFilesError> {
-        let content = paths.read()?;
-        let client = Arc::new(paths.client_of(&content)?);
-        Ok(Self {
-            paths,
-            current: Mutex::new(Current {
-                content,
-                client,
-                refused: None,
-            }),
-        })
+        Self::open_with_period(paths, Duration::ZERO)
     }
 
-    /// The client of the files as they are now.
-    fn client(&self) -> Arc<TlsClient> {
-        let found = self.paths.read();
-        let mut current = self.current.lock();
-        let is_known = match &found {
-            Ok(content) => *content == current.content,
-            Err(_) => false,
-        };
-        if is_known || current.refused.as_ref() == Some(&found) {
-            return Arc::clone(&current.client);
-        }
-        let client = match &found {
-            Ok(content) => self.paths.client_of(content).map_err(TlsFilesError::from),
-            Err(error) => Err(error.clone().into()),
-        };
-        match (client, found) {
-            (Ok(client), Ok(content)) => {
-                *current = Current {
-                    content,
-                    client: Arc::new(client),
-                    refused: None,
-                };
-            }
-            (Err(error), found) => {
-                warn!(%error, "the TLS files changed and cannot be used; going on with what they held before");
-                current.refused = Some(found);
-            }
-            (Ok(_), Err(_)) => unreachable!("a client is made of content only"),
-        }
-        Arc::clone(&current.client)
+    /// As [`open`](Self::open), looking at the files for a new connection only when `period` has passed since the last look.
+    ///
+    /// # Errors
+    /// See [`TlsFilesError`].
+    pub fn open_with_period(paths: TlsFilePaths, period: Duration) -> Result<Self, TlsFilesError> {
+        Reloading::open(paths, period).map(Self)
+    }
+
+    /// The client of the files as they were at the last look.
+    pub fn client(&self) -> Arc<TlsClient> {
+        self.0.current()
+    }
+
+    /// Whether the files were of use at the last look.
+    pub fn is_up_to_date(&self) -> bool {
+        self.0.is_up_to_date()
     }
 }
 
 impl fmt::Debug for TlsFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.paths.fmt(f)
+        self.0.files().fmt(f)
     }
 }
 
-impl TlsFilePaths {
-    fn read(&self) -> Result<Content, CredentialError> {
+impl Files for TlsFilePaths {
+    type Content = TlsContent;
+    type Made = TlsClient;
+    type Error = TlsFilesError;
+    const WHAT: &'static str = "the TLS files for connections to brokers";
+
+    fn read(&self) -> Result<TlsContent, CredentialError> {
         let read = |path: &PathBuf| read_credential_file(path);
         let trusted = self.trusted.as_ref().map(read).transpose()?;
         let identity = match &self.identity {
@@ -145,15 +120,17 @@ impl TlsFilePaths {
             }),
             None => None,
         };
-        Ok(Content { trusted, identity })
+        Ok(TlsContent { trusted, identity })
     }
 
-    fn client_of(&self, content: &Content) -> Result<TlsClient, TlsConfigError> {
-        TlsClient::new(&TlsOptions {
+    fn make(&self, content: &TlsContent) -> Result<TlsClient, TlsFilesError> {
+        let client = TlsClient::new(&TlsOptions {
             trusted: content.trusted.clone(),
             identity: content.identity.clone(),
             allow_insecure: self.allow_insecure,
             verify_host_name: self.verify_host_name,
-        })
+            parameters: self.parameters.clone(),
+        });
+        Ok(client?)
     }
 }

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::authentication::AuthenticationSettings;
 use super::keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::raw::{RawSettings, RawValue, Sources};
 use super::settings::{GatewaySettings, HttpSettings};
+use super::tls;
 use crate::naming::{AddressRange, BrokerAddress, ServiceUrl};
 
 /// Valid settings, and what is worth telling whoever wrote them.
@@ -95,7 +97,8 @@ impl Builder {
         };
         let defaults =
             GatewaySettings::for_broker(broker.clone().unwrap_or_else(|| placeholder.into()));
-        let settings = GatewaySettings {
+        let brokers_with_tls = broker.as_ref().is_some_and(ServiceUrl::tls) || self.asks_for_tls();
+        let mut settings = GatewaySettings {
             web: self.web(),
             bind_address: self.parse(
                 "bindAddress",
@@ -137,6 +140,10 @@ impl Builder {
                 "maxConcurrentInboundConnectionsPerIp",
                 defaults.max_connections_per_ip,
             ),
+            max_unauthenticated_connections: self.bound(
+                "gatewayMaxUnauthenticatedConnections",
+                defaults.max_unauthenticated_connections,
+            ),
             max_lookups: self.number(
                 "maxConcurrentLookupRequests",
                 defaults.max_lookups,
@@ -167,8 +174,10 @@ impl Builder {
             http: self.http(),
             discovery: self.discovery(),
             authentication: self.authentication(),
+            tls: tls::build(self, brokers_with_tls),
             ..defaults
         };
+        self.identify_by_certificate(&mut settings);
         self.check_together(&settings);
         broker.is_some().then_some(settings)
     }
@@ -201,19 +210,56 @@ impl Builder {
         }
     }
 
-    fn check_together(&mut self, settings: &GatewaySettings) {
-        if let (Some(service), Some(web)) = (settings.service_port, settings.web_service_port)
-            && service == web
-            && service != 0
-        {
-            let origin = self.origin("webServicePort");
-            let what = format!("{web} is the servicePort too");
-            self.problems
-                .push(Problem::new(origin, "webServicePort", what).expected("two different ports"));
+    /// `AuthenticationTls` shows brokers the certificate of the TLS handshake.
+    fn identify_by_certificate(&mut self, settings: &mut GatewaySettings) {
+        let AuthenticationSettings::Tls(files) = &settings.authentication.broker_credential else {
+            return;
+        };
+        let brokers = &mut settings.tls.brokers;
+        if let Some(files) = files {
+            brokers.identity = Some(files.clone());
         }
-        if settings.service_port.is_none() {
+        let key = "brokerClientAuthenticationPlugin";
+        let (what, expected) = if !brokers.enabled {
+            (
+                "a certificate is shown only where brokers are reached over TLS",
+                "tlsEnabledWithBroker=true",
+            )
+        } else if brokers.identity.is_none() {
+            (
+                "AuthenticationTls without a certificate",
+                "tlsCertFile and tlsKeyFile in brokerClientAuthenticationParameters, or brokerClientCertificateFilePath",
+            )
+        } else {
+            return;
+        };
+        let origin = self.origin(key);
+        self.problems
+            .push(Problem::new(origin, key, what).expected(expected));
+    }
+
+    fn check_together(&mut self, settings: &GatewaySettings) {
+        let ports = [
+            ("servicePort", settings.service_port),
+            ("servicePortTls", settings.tls.service_port),
+            ("webServicePort", settings.web_service_port),
+            ("webServicePortTls", settings.tls.web_service_port),
+        ];
+        for (index, (key, port)) in ports.iter().enumerate() {
+            let Some(port) = port.filter(|port| *port != 0) else {
+                continue;
+            };
+            let earlier = ports.iter().take(index);
+            if let Some((other, _)) = earlier.into_iter().find(|(_, other)| *other == Some(port)) {
+                let what = format!("{port} is the {other} too");
+                self.problems.push(
+                    Problem::new(self.origin(key), key, what).expected("two different ports"),
+                );
+            }
+        }
+        if settings.service_port.is_none() && settings.tls.service_port.is_none() {
             let origin = self.origin("servicePort");
-            let what = "without it no client could connect: TLS is not supported by this version";
+            let what = "without it and without servicePortTls no client could connect";
             self.problems
                 .push(Problem::new(origin, "servicePort", what).expected(PORT));
         }
@@ -226,8 +272,29 @@ impl Builder {
         }
     }
 
+    /// `tlsEnabledWithBroker`.
+    fn asks_for_tls(&self) -> bool {
+        self.text("tlsEnabledWithBroker").and_then(boolean) == Some(true)
+    }
+
+    /// The setting whose URL is the brokers': with `tlsEnabledWithBroker` the one with TLS, if there is one.
+    fn broker_url_key(&mut self) -> &'static str {
+        self.parse("tlsEnabledWithBroker", false, BOOLEAN, boolean);
+        let (plain, tls) = ("brokerServiceURL", "brokerServiceURLTLS");
+        let has_tls_url = self.text(tls).is_some();
+        if self.asks_for_tls() && has_tls_url {
+            return tls;
+        }
+        if has_tls_url && self.text(plain).is_none() {
+            let what = "is not used without tlsEnabledWithBroker";
+            self.warnings
+                .push(Problem::new(self.origin(tls), tls, what));
+        }
+        plain
+    }
+
     fn broker(&mut self) -> Option<ServiceUrl> {
-        let key = "brokerServiceURL";
+        let key = self.broker_url_key();
         let Some(value) = self
             .values
             .get(key)
@@ -243,20 +310,17 @@ impl Builder {
             self.problems.push(missing);
             return None;
         };
-        match ServiceUrl::from_str(&value.text) {
-            Ok(url) if url.tls() => {
-                let what = "not supported by this version: TLS towards brokers";
-                self.problems
-                    .push(Problem::new(value.origin, key, what).expected(SERVICE_URL));
-                None
+        let wants_tls = self.asks_for_tls();
+        let problem = match ServiceUrl::from_str(&value.text) {
+            Ok(url) if wants_tls && !url.tls() => {
+                let what = "names addresses without TLS, and tlsEnabledWithBroker is on";
+                Problem::new(value.origin, key, what).expected(TLS_SERVICE_URL)
             }
-            Ok(url) => Some(url),
-            Err(error) => {
-                self.problems
-                    .push(Problem::new(value.origin, key, error.to_string()).expected(SERVICE_URL));
-                None
-            }
-        }
+            Ok(url) => return Some(url),
+            Err(error) => Problem::new(value.origin, key, error.to_string()).expected(SERVICE_URL),
+        };
+        self.problems.push(problem);
+        None
     }
 
     fn web(&mut self) -> Vec<String> {
@@ -394,7 +458,7 @@ impl Builder {
     }
 
     /// A port; a setting without text turns it off.
-    fn port(&mut self, key: &str, default: Option<u16>) -> Option<u16> {
+    pub(super) fn port(&mut self, key: &str, default: Option<u16>) -> Option<u16> {
         if self
             .values
             .get(key)
@@ -406,7 +470,7 @@ impl Builder {
     }
 
     /// A comma list; `None` when it has no item, or a `*` that `parse` does not take: then everything is meant.
-    fn list<T>(
+    pub(super) fn list<T>(
         &mut self,
         key: &str,
         expected: &str,
@@ -508,7 +572,8 @@ fn is_web_url(text: &str) -> bool {
 
 pub(super) const BOOLEAN: &str = "true or false";
 const PORT: &str = "a port from 0 (any free one) to 65535";
-const SERVICE_URL: &str = "pulsar://host:port[,host:port]";
+const SERVICE_URL: &str = "pulsar://host:port[,host:port] or pulsar+ssl://host:port[,host:port]";
+const TLS_SERVICE_URL: &str = "pulsar+ssl://host:port[,host:port], in brokerServiceURLTLS or here";
 const CLUSTER_NAME: &str = "at most 256 bytes without control characters";
 const HOST_PATTERN: &str = "host names or patterns with *, comma separated";
 const IP_PATTERN: &str = "addresses, networks, ranges or patterns, comma separated";

@@ -62,7 +62,7 @@ pub fn load_client(sources: &Sources) -> Result<LoadedClient, ConfigErrors> {
         sni_proxy: sni_proxy(&mut builder, &service_url),
         tls: ClientTlsSettings {
             trust_certificates: certificate_file(&mut builder, "tlsTrustCertsFilePath"),
-            identity: identity(&mut builder),
+            identity: identity(&mut builder, "tlsCertificateFilePath", "tlsKeyFilePath"),
             allow_insecure: builder.parse("tlsAllowInsecureConnection", false, BOOLEAN, boolean),
             verify_host_name: builder.parse(
                 "tlsEnableHostnameVerification",
@@ -179,7 +179,7 @@ fn sni_proxy(builder: &mut Builder, service_url: &ServiceUrl) -> Option<BrokerAd
 }
 
 /// The path of a PEM file that can be read.
-fn certificate_file(builder: &mut Builder, key: &'static str) -> Option<PathBuf> {
+pub(super) fn certificate_file(builder: &mut Builder, key: &'static str) -> Option<PathBuf> {
     let path = PathBuf::from(builder.text(key)?);
     check_pem(builder, key, &path).then_some(path)
 }
@@ -200,9 +200,12 @@ fn read_pem(path: &Path) -> Result<bool, CredentialError> {
     Ok(bytes.windows(PEM.len()).any(|window| window == PEM))
 }
 
-/// `tlsCertificateFilePath` and `tlsKeyFilePath`: both or none.
-fn identity(builder: &mut Builder) -> Option<CertificateFiles> {
-    let (certificate_key, key_key) = ("tlsCertificateFilePath", "tlsKeyFilePath");
+/// The PEM files of a certificate and its key: both or none.
+pub(super) fn identity(
+    builder: &mut Builder,
+    certificate_key: &'static str,
+    key_key: &'static str,
+) -> Option<CertificateFiles> {
     let present = [certificate_key, key_key].map(|key| builder.text(key).is_some());
     let certificate = certificate_file(builder, certificate_key);
     let key = certificate_file(builder, key_key);

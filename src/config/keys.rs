@@ -119,9 +119,9 @@ pub(super) const fn is_secret(marks: &[&str]) -> bool {
 /// `proxy.conf` of the releases 4.0 to 4.2.
 pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     // Brokers
-    "brokerServiceURL" [""] Used: "service URL of the brokers, `pulsar://host:port[,host:port]`; required unless `metadataStoreUrl` is set";
+    "brokerServiceURL" [""] Used: "service URL of the brokers, `pulsar://host:port[,host:port]`, with TLS `pulsar+ssl://`; required, or `brokerServiceURLTLS`, unless `metadataStoreUrl` is set";
     "brokerWebServiceURL" [""] Used: "base URLs of the brokers' HTTP service, `http://host:port`, comma separated; checked, but nothing is served through them yet";
-    "brokerServiceURLTLS" [""] NoEffect: "service URL of the brokers over TLS";
+    "brokerServiceURLTLS" [""] Used: "service URL of the brokers over TLS, `pulsar+ssl://host:port[,host:port]`; in place of `brokerServiceURL` where `tlsEnabledWithBroker` is true";
     "brokerWebServiceURLTLS" [""] NoEffect: "base URL of the brokers' HTTPS service";
     "functionWorkerWebServiceURL" [""] NoEffect: "base URL of the function workers";
     "functionWorkerWebServiceURLTLS" [""] NoEffect: "base URL of the function workers over TLS";
@@ -154,10 +154,10 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     // Listeners
     "bindAddress" ["0.0.0.0"] Used: "IP address of all listeners";
     "advertisedAddress" [""] Used: "host name by which others reach this process; printed in the ready line when listening on every address";
-    "servicePort" ["6650"] Used: "TCP port of the binary protocol; 0 picks a free one";
-    "servicePortTls" [""] RefusedWhenSet: "TCP port of the binary protocol over TLS";
+    "servicePort" ["6650"] Used: "TCP port of the binary protocol; 0 picks a free one, empty turns it off where `servicePortTls` is on";
+    "servicePortTls" [""] Used: "TCP port of the binary protocol over TLS; 0 picks a free one, empty turns it off";
     "webServicePort" ["8080"] Used: "TCP port of the HTTP endpoints; 0 picks a free one, empty turns them off";
-    "webServicePortTls" [""] RefusedWhenSet: "TCP port of the HTTP endpoints over TLS";
+    "webServicePortTls" [""] Used: "TCP port of the HTTP endpoints over TLS; 0 picks a free one, empty turns it off";
     "webServiceHaProxyProtocolEnabled" ["false"] RefusedWhenOn: "PROXY protocol on the HTTP port";
     "webServiceTrustXForwardedFor" ["false"] NoEffect: "take the client's address from forwarding headers";
     "webServiceLogDetailedAddresses" [""] NoEffect: "addresses in the access log";
@@ -205,16 +205,16 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "athenzDomainNames" [""] NoEffect: "Athenz domains";
     // TLS towards clients
     "tlsEnabledInProxy" ["false"] NoEffect: "without effect in Apache too: the TLS ports decide";
-    "tlsCertificateFilePath" [""] NoEffect: "certificate chain";
-    "tlsKeyFilePath" [""] NoEffect: "private key";
-    "tlsTrustCertsFilePath" [""] NoEffect: "trusted certificates";
-    "tlsCertRefreshCheckDurationSec" ["300"] NoEffect: "period of the check for changed certificates";
-    "tlsRequireTrustedClientCertOnConnect" ["false"] RefusedWhenOn: "clients must present a trusted certificate";
-    "tlsAllowInsecureConnection" ["false"] NoEffect: "accept any certificate";
-    "tlsProtocols" [""] NoEffect: "protocol versions";
-    "tlsCiphers" [""] NoEffect: "cipher suites";
+    "tlsCertificateFilePath" [""] Used: "PEM file of the certificate of the TLS ports and those between it and its issuer";
+    "tlsKeyFilePath" [""] Used: "PEM file of its private key: PKCS#8, PKCS#1 or SEC1, not encrypted";
+    "tlsTrustCertsFilePath" [""] Used: "PEM file of the issuers whose client certificates are accepted; clients are asked for one where it is set. Also for brokers where `brokerClientTrustCertsFilePath` is empty";
+    "tlsCertRefreshCheckDurationSec" ["300"] Used: "seconds from one look at the files of certificates and keys to the next; new connections use what is in them. 0: a look at each new connection";
+    "tlsRequireTrustedClientCertOnConnect" ["false"] Used: "clients without a trusted certificate are refused in the TLS handshake";
+    "tlsAllowInsecureConnection" ["false"] Used: "accept any certificate, of clients and of brokers, whoever signed it";
+    "tlsProtocols" [""] Used: "versions of TLS on `servicePortTls`: `TLSv1.2`, `TLSv1.3`; empty: both";
+    "tlsCiphers" [""] Used: "cipher suites on `servicePortTls`, by the names of Java or OpenSSL; empty: all that are safe";
     "tlsProvider" [""] NoEffect: "Java security provider";
-    "tlsEnabledWithKeyStore" ["false"] NoEffect: "Java key stores in place of PEM files";
+    "tlsEnabledWithKeyStore" ["false"] RefusedWhenOn: "Java key stores; give PEM files in `tlsCertificateFilePath`, `tlsKeyFilePath` and `tlsTrustCertsFilePath` (`openssl pkcs12` makes them)";
     "tlsKeyStoreType" ["JKS"] NoEffect: "type of the key store";
     "tlsKeyStore" [""] NoEffect: "key store";
     @secret "tlsKeyStorePassword" [""] NoEffect: "password of the key store";
@@ -222,30 +222,30 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "tlsTrustStore" [""] NoEffect: "trust store";
     @secret "tlsTrustStorePassword" [""] NoEffect: "password of the trust store";
     "webServiceTlsProvider" ["", "Conscrypt"] NoEffect: "Java security provider of the HTTPS port";
-    "webServiceTlsProtocols" [""] NoEffect: "protocol versions of the HTTPS port";
-    "webServiceTlsCiphers" [""] NoEffect: "cipher suites of the HTTPS port";
+    "webServiceTlsProtocols" [""] Used: "versions of TLS on `webServicePortTls`; as `tlsProtocols`";
+    "webServiceTlsCiphers" [""] Used: "cipher suites on `webServicePortTls`; as `tlsCiphers`";
     "jsseProvider" [""] NoEffect: "Java security provider";
     "tlsFactoryClassName" [""] NoEffect: "Java class that makes TLS contexts";
     "tlsFactoryConfig" [""] NoEffect: "configuration of that class";
     "sslFactoryPlugin" ["", "org.apache.pulsar.common.util.DefaultPulsarSslFactory"] NoEffect: "Java class that makes TLS contexts";
     "sslFactoryPluginParams" [""] NoEffect: "configuration of that class";
     // TLS and credentials towards brokers
-    "tlsEnabledWithBroker" ["false"] RefusedWhenOn: "TLS towards brokers";
+    "tlsEnabledWithBroker" ["false"] Used: "reach brokers over TLS, at the addresses with TLS that they name";
     "brokerClientAuthenticationPlugin" [""] Used: "credential of the gateway towards brokers: `AuthenticationToken`, `AuthenticationTls` or `AuthenticationBasic` of `org.apache.pulsar.client.impl.auth`; empty: brokers get the client's own, unless `authenticationEnabled`";
     @secret "brokerClientAuthenticationParameters" [""] Used: "parameters of that credential; a token's file or variable is read anew for every connection";
-    "brokerClientTrustCertsFilePath" [""] NoEffect: "trusted certificates of brokers";
-    "brokerClientCertificateFilePath" [""] NoEffect: "client certificate towards brokers";
-    "brokerClientKeyFilePath" [""] NoEffect: "key of that certificate";
-    "tlsHostnameVerificationEnabled" ["true", "false"] NoEffect: "check the host name in the broker's certificate";
-    "brokerClientTlsEnabledWithKeyStore" ["false"] NoEffect: "Java key stores in place of PEM files";
+    "brokerClientTrustCertsFilePath" [""] Used: "PEM file of the issuers of brokers' certificates; empty: those of `tlsTrustCertsFilePath`, else those that the operating system trusts";
+    "brokerClientCertificateFilePath" [""] Used: "PEM file of the certificate for brokers that ask for one; with `brokerClientKeyFilePath`";
+    "brokerClientKeyFilePath" [""] Used: "PEM file of its private key";
+    "tlsHostnameVerificationEnabled" ["true", "false"] Used: "check that a broker's certificate is for its host; Apache's files up to 4.x say `false`";
+    "brokerClientTlsEnabledWithKeyStore" ["false"] RefusedWhenOn: "Java key stores; give PEM files in `brokerClientTrustCertsFilePath`, `brokerClientCertificateFilePath` and `brokerClientKeyFilePath` (`openssl pkcs12` makes them)";
     "brokerClientTlsKeyStoreType" ["JKS"] NoEffect: "type of the key store";
     "brokerClientTlsKeyStore" [""] NoEffect: "key store";
     @secret "brokerClientTlsKeyStorePassword" [""] NoEffect: "password of the key store";
     "brokerClientTlsTrustStoreType" ["JKS"] NoEffect: "type of the trust store";
     "brokerClientTlsTrustStore" [""] NoEffect: "trust store";
     @secret "brokerClientTlsTrustStorePassword" [""] NoEffect: "password of the trust store";
-    "brokerClientTlsCiphers" [""] NoEffect: "cipher suites";
-    "brokerClientTlsProtocols" [""] NoEffect: "protocol versions";
+    "brokerClientTlsCiphers" [""] Used: "cipher suites towards brokers; as `tlsCiphers`";
+    "brokerClientTlsProtocols" [""] Used: "versions of TLS towards brokers; as `tlsProtocols`";
     "brokerClientSslProvider" [""] NoEffect: "Java security provider";
     "brokerClientJsseProvider" [""] NoEffect: "Java security provider";
     "brokerClientTlsFactoryClassName" [""] NoEffect: "Java class that makes TLS contexts";
@@ -256,6 +256,7 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     // Limits
     "maxConcurrentInboundConnections" ["10000"] Used: "client connections at a time; 0 or less is no bound";
     "maxConcurrentInboundConnectionsPerIp" ["0"] Used: "client connections at a time from one address; 0 or less is no bound";
+    "gatewayMaxUnauthenticatedConnections" ["5000"] Used: "of these, connections whose handshake is not over, whichever port they came to; 0 or less is no bound";
     "maxConcurrentLookupRequests" ["50000"] Used: "lookups in flight at a time; at least 1";
     "maxTopicListInFlightHeapMemSizeMB" ["100"] NoEffect: "memory of topic lists in flight";
     "maxTopicListInFlightDirectMemSizeMB" ["100"] NoEffect: "memory of topic lists in flight";

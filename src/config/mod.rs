@@ -19,6 +19,8 @@ mod properties;
 mod raw;
 mod settings;
 mod source_file;
+mod tls;
+mod tls_names;
 mod yaml;
 
 #[cfg(test)]
@@ -41,6 +43,8 @@ pub use problem::{ConfigErrors, Origin, Problem};
 pub use raw::{FlagValue, Sources};
 pub use settings::{GatewaySettings, HttpSettings};
 pub use source_file::MAX_FILE_SIZE;
+pub use tls::{BrokerTlsSettings, TlsSettings};
+pub use tls_names::{TlsCipherSuite, TlsParameters, TlsVersion};
 
 use std::path::Path;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::discovery::DiscoverySettings;
 use super::gateway_authentication::GatewayAuthenticationSettings;
+use super::tls::{BrokerTlsSettings, TlsSettings};
 use crate::naming::{AddressRange, ServiceUrl};
 
 /// Settings of the gateway: plain data, validated, built once by [`super::load_gateway`].
@@ -13,15 +14,15 @@ use crate::naming::{AddressRange, ServiceUrl};
 /// Each field names the setting it comes from; `docs/configuration.md` says more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewaySettings {
-    /// `brokerServiceURL`: the brokers that lookups are asked of. Never with TLS in this version. Names none where they are
-    /// discovered.
+    /// `brokerServiceURL`, or `brokerServiceURLTLS` where `tlsEnabledWithBroker` is on: the brokers that lookups are asked of.
+    /// Names none where they are discovered.
     pub broker: ServiceUrl,
     /// `brokerWebServiceURL`: base URLs of the brokers' HTTP service; may be empty.
     pub web: Vec<String>,
     /// `bindAddress`: the address of all listeners.
     pub bind_address: IpAddr,
-    /// `servicePort`: TCP port of the binary protocol; 0 picks a free one. `None` never passes validation in this
-    /// version, as nothing else would listen for clients.
+    /// `servicePort`: TCP port of the binary protocol; 0 picks a free one, `None` turns it off, which passes validation only
+    /// where the port with TLS is on.
     pub service_port: Option<u16>,
     /// `webServicePort`: TCP port of the HTTP endpoints; 0 picks a free one, `None` turns them off.
     pub web_service_port: Option<u16>,
@@ -43,6 +44,8 @@ pub struct GatewaySettings {
     pub max_connections: Option<usize>,
     /// `maxConcurrentInboundConnectionsPerIp`: the same per client address; `None` is no bound.
     pub max_connections_per_ip: Option<usize>,
+    /// `gatewayMaxUnauthenticatedConnections`: of these, connections whose handshake is not over; `None` is no bound.
+    pub max_unauthenticated_connections: Option<usize>,
     /// `maxConcurrentLookupRequests`: lookups in flight at a time; at least 1.
     pub max_lookups: usize,
     /// `gatewayMaxTrackedTopics`: topics with metric series of their own; later ones share one series.
@@ -67,12 +70,21 @@ pub struct GatewaySettings {
     pub discovery: DiscoverySettings,
     /// Settings of authentication, of clients and of the gateway itself.
     pub authentication: GatewayAuthenticationSettings,
+    /// Settings of TLS, towards clients and towards brokers.
+    pub tls: TlsSettings,
 }
 
 impl GatewaySettings {
     /// The default settings in front of `broker`.
     #[must_use]
     pub fn for_broker(broker: ServiceUrl) -> Self {
+        let tls = TlsSettings {
+            brokers: BrokerTlsSettings {
+                enabled: broker.tls(),
+                ..BrokerTlsSettings::default()
+            },
+            ..TlsSettings::default()
+        };
         Self {
             broker,
             web: Vec::new(),
@@ -87,6 +99,7 @@ impl GatewaySettings {
             max_message_size: 5 * 1024 * 1024,
             max_connections: Some(10_000),
             max_connections_per_ip: None,
+            max_unauthenticated_connections: Some(5_000),
             max_lookups: 50_000,
             max_tracked_topics: 10_000,
             allowed_host_names: None,
@@ -97,6 +110,7 @@ impl GatewaySettings {
             http: HttpSettings::default(),
             discovery: DiscoverySettings::default(),
             authentication: GatewayAuthenticationSettings::default(),
+            tls,
         }
     }
 }

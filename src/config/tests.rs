@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -149,7 +149,6 @@ fn values_become_types() {
 fn malformed_values_are_refused() {
     let cases = [
         "brokerServiceURL=b:1",
-        "brokerServiceURL=pulsar+ssl://b:1",
         "brokerServiceURL=http://b",
         "brokerServiceURL=",
         "brokerWebServiceURL=https://b",
@@ -182,6 +181,7 @@ fn malformed_values_are_refused() {
         "gatewayDrainTimeoutSeconds=-3",
         "httpServerIdleTimeout=0",
         "authenticationEnabled=maybe",
+        "gatewayMaxUnauthenticatedConnections=some",
     ];
     for case in cases {
         let sets = [BROKER, case];
@@ -196,12 +196,10 @@ fn malformed_values_are_refused() {
 #[test]
 fn what_would_be_unsafe_to_ignore_is_refused() {
     let cases = [
-        "tlsEnabledWithBroker=true",
         "haProxyProtocolEnabled=true",
         "webServiceHaProxyProtocolEnabled=true",
-        "tlsRequireTrustedClientCertOnConnect=true",
-        "servicePortTls=6651",
-        "webServicePortTls=8443",
+        "tlsEnabledWithKeyStore=true",
+        "brokerClientTlsEnabledWithKeyStore=true",
     ];
     for case in cases {
         let errors = with_sets(&[BROKER, case]).expect_err(case);
@@ -528,7 +526,7 @@ fn repeated_settings_are_errors_unless_an_apache_file_repeats_the_value() {
 fn all_problems_of_all_sources_are_listed_together() {
     let directory = Directory::new();
     let text =
-        "# file\nservicePort: 70000\nmaxMessageSize: big\nbogus: 1\ntlsEnabledWithBroker: true\n";
+        "# file\nservicePort: 70000\nmaxMessageSize: big\nbogus: 1\nauthorizationEnabled: true\n";
     let sources = Sources {
         file: Some(directory.file("a.yaml", text)),
         environment: vec![("PULSEGATE_clusterNam".to_owned(), "x".to_owned())],
@@ -551,7 +549,7 @@ fn all_problems_of_all_sources_are_listed_together() {
             "2 servicePort: \"70000\" is not accepted",
             "3 maxMessageSize: \"big\" is not accepted",
             "4 bogus: unknown setting",
-            "5 tlsEnabledWithBroker: not supported by this version: TLS towards brokers",
+            "5 authorizationEnabled: not supported by this version: authorize clients",
             "environment PULSEGATE_clusterNam clusterNam: unknown setting (did you mean clusterName?)",
             "settings brokerServiceURL: missing",
         ]
@@ -628,4 +626,30 @@ proptest! {
 fn settings_that_nobody_gave_are_those_of_the_default() {
     let read = with_file("proxy.conf", BROKER).expect("valid").settings;
     assert_eq!(read, GatewaySettings::for_broker(read.broker.clone()));
+}
+
+#[test]
+fn a_certificate_as_credential_needs_tls_towards_brokers_and_takes_its_own_files() {
+    let plugin =
+        "brokerClientAuthenticationPlugin=org.apache.pulsar.client.impl.auth.AuthenticationTls";
+    let files = "brokerClientAuthenticationParameters=tlsCertFile:/c.pem,tlsKeyFile:/k.pem";
+    let load = |sets: &[&str]| {
+        load_gateway(&Sources {
+            sets: sets.iter().map(|set| (*set).to_owned()).collect(),
+            ..Sources::default()
+        })
+    };
+    let problems = |sets: &[&str]| load(sets).unwrap_err().to_string();
+    let plain = problems(&["brokerServiceURL=pulsar://b:6650", plugin, files]);
+    assert!(plain.contains("tlsEnabledWithBroker=true"), "{plain}");
+    let secure = "brokerServiceURL=pulsar+ssl://b:6651";
+    let without = problems(&[secure, plugin]);
+    assert!(without.contains("tlsCertFile"), "{without}");
+    let identity = load(&[secure, plugin, files])
+        .unwrap()
+        .settings
+        .tls
+        .brokers
+        .identity;
+    assert_eq!(identity.unwrap().certificate, Path::new("/c.pem"));
 }

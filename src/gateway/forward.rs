@@ -468,7 +468,7 @@ impl Direction {
                 .scan(chunk, |head| inspector.client_frame(head)),
             Side::Broker => self.scanner.scan(chunk, |head| {
                 if let Some(named) = inspector.broker_frame(head) {
-                    policy.learn(&named);
+                    policy.learn_both(&named);
                 }
             }),
         };

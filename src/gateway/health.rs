@@ -110,10 +110,12 @@ impl NoneAnswers {
 }
 
 async fn ping(shared: &Shared, broker: &BrokerAddress) -> Result<(), ProbeError> {
-    let mut stream = dial(broker, PROBE_TIMEOUT, Some(&shared.address_check())).await?;
+    let check = shared.address_check();
+    let mut stream = dial(broker, PROBE_TIMEOUT, Some(&check), &shared.tls.brokers).await?;
     let mut bytes = BytesMut::new();
     Command::Ping(CommandPing::default()).encode(&mut bytes);
     stream.write_all(&bytes).await.map_err(ProbeError::Send)?;
+    stream.flush().await.map_err(ProbeError::Send)?;
     let frame = FrameReader::new(stream, FrameLimits::default())
         .next()
         .await?

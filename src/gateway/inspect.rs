@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::policy::NamedBroker;
 use super::topics::{Role, TopicTable, TopicUse};
 use crate::naming::{BrokerAddress, TopicName};
 use crate::protocol::fields;
@@ -150,7 +151,7 @@ impl Inspector {
     }
 
     /// A frame from the broker passes. Returns a broker that it names, if any: clients will want to go there.
-    pub(crate) fn broker_frame(&mut self, head: FrameHead<'_>) -> Option<BrokerAddress> {
+    pub(crate) fn broker_frame(&mut self, head: FrameHead<'_>) -> Option<NamedBroker> {
         let (command_type, body) = peek::command(head.command)?;
         match Type::try_from(command_type) {
             Ok(Type::Message) => {
@@ -294,14 +295,22 @@ impl Flow {
     }
 }
 
-/// The address in the first of the URL fields that is there.
-fn broker_named_in(body: &[u8], urls: [u32; 2]) -> Option<BrokerAddress> {
-    Fields::of(body)
-        .filter_map(|(field, value)| match value {
-            FieldValue::Bytes(url) if urls.contains(&field) => Some(url),
-            _ => None,
-        })
-        .find_map(|url| BrokerAddress::from_url(std::str::from_utf8(url).ok()?).ok())
+/// The addresses in the URL fields that are there.
+fn broker_named_in(body: &[u8], [plain, tls]: [u32; 2]) -> Option<NamedBroker> {
+    let mut named = NamedBroker::default();
+    for (field, value) in Fields::of(body) {
+        let place = match field {
+            field if field == plain => &mut named.plain,
+            field if field == tls => &mut named.tls,
+            _ => continue,
+        };
+        if let FieldValue::Bytes(url) = value
+            && let Ok(url) = std::str::from_utf8(url)
+        {
+            *place = BrokerAddress::from_url(url).ok();
+        }
+    }
+    (named != NamedBroker::default()).then_some(named)
 }
 
 // Fields that name a broker: plain, then TLS.
@@ -359,7 +368,7 @@ mod tests {
             self.inspector.flush();
         }
 
-        fn broker(&mut self, command: impl Into<Command>) -> Option<BrokerAddress> {
+        fn broker(&mut self, command: impl Into<Command>) -> Option<NamedBroker> {
             let bytes = command.into().encode_command();
             self.inspector.broker_frame(head(&bytes))
         }
@@ -464,7 +473,7 @@ mod tests {
             ..CommandCloseConsumer::default()
         });
         assert_eq!(connection.series("consumers", "t"), Some(0));
-        assert_eq!(named.unwrap().to_string(), "b:6651");
+        assert_eq!(named.unwrap().tls.unwrap().to_string(), "b:6651");
     }
 
     #[test]
@@ -487,7 +496,7 @@ mod tests {
             broker_service_url: Some("pulsar://blue:6650".to_owned()),
             ..CommandTopicMigrated::default()
         });
-        assert_eq!(named.unwrap().to_string(), "blue:6650");
+        assert_eq!(named.unwrap().plain.unwrap().to_string(), "blue:6650");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! (`forward`). Never keeps a message, never parses a payload, never connects to a host that no broker named
 //! (`policy`). Start at [`Gateway`], then `connection`.
 
+mod accept;
 mod connection;
 mod discovery;
 mod forward;
@@ -18,6 +19,7 @@ mod policy;
 mod pools;
 mod resolver;
 mod stats;
+mod tls;
 mod topics;
 mod upstream;
 
@@ -27,46 +29,63 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, info};
+use tracing::info;
 
 use self::discovery::Brokers;
 use self::introduction::Introductions;
 use self::notices::Notices;
 use self::policy::TargetPolicy;
 use self::pools::SharedPools;
-use self::stats::{EndReason, GatewayMetrics};
+use self::stats::GatewayMetrics;
+use self::tls::GatewayTls;
+pub use self::tls::TlsStartError;
 use crate::auth::{AuthenticationService, SetupErrors};
 use crate::client::{AddressCheck, Authentication};
 use crate::config::GatewaySettings;
 use crate::http::{Phase, Phases};
-use crate::net::{Admission, Listener, ListenerLimits, RejectReason};
-use crate::protocol::proto::pulsar::ServerError;
-use crate::protocol::server_error::UserFacingError;
+use crate::net::{Admission, Listener, ListenerLimits, TlsServerFiles};
 use crate::telemetry::{MetricError, MetricRegistry};
 
 /// A gateway that listens; [`run`](Self::run) serves.
 #[derive(Debug)]
 pub struct Gateway {
-    listener: Listener,
-    local_addr: SocketAddr,
+    ports: Ports<Listener>,
+    addresses: Ports<SocketAddr>,
     shared: Arc<Shared>,
     phases: Phases,
+}
+
+/// Something of each port of the binary protocol that is on.
+#[derive(Debug, Clone, Copy)]
+struct Ports<T> {
+    plain: Option<T>,
+    tls: Option<T>,
 }
 
 /// A gateway as the health endpoints and the composition root see it.
 #[derive(Debug, Clone)]
 pub struct GatewayHandle {
     shared: Arc<Shared>,
-    local_addr: SocketAddr,
+    addresses: Ports<SocketAddr>,
 }
 
 impl GatewayHandle {
-    /// The address that clients connect to, with the real port.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+    /// The address that clients without TLS connect to, with the real port; `None` where that port is off.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.addresses.plain
+    }
+
+    /// The address that clients with TLS connect to, with the real port; `None` where that port is off.
+    pub fn tls_local_addr(&self) -> Option<SocketAddr> {
+        self.addresses.tls
+    }
+
+    /// TLS for the HTTPS port, where the settings have one.
+    pub fn web_tls(&self) -> Option<Arc<TlsServerFiles>> {
+        self.shared.tls.web.clone()
     }
 
     /// Who authenticates clients; `None`: nobody does.
@@ -105,6 +124,11 @@ pub(crate) struct Shared {
     next_turn: AtomicU32,
     /// Bounds the connections that are being refused.
     refusals: Arc<Semaphore>,
+    /// Of these, those that need a TLS handshake first.
+    tls_refusals: Arc<Semaphore>,
+    /// Bounds the connections whose handshake is not over.
+    unauthenticated: Option<Arc<Semaphore>>,
+    tls: GatewayTls,
 }
 
 /// Why a gateway cannot start.
@@ -113,9 +137,12 @@ pub enum StartError {
     /// The address cannot be listened on.
     #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] io::Error),
-    /// The settings turn the binary port off.
-    #[error("servicePort is not set: there is nothing to listen on")]
+    /// The settings turn both binary ports off.
+    #[error("neither servicePort nor servicePortTls is set: there is nothing to listen on")]
     NoPort,
+    /// A certificate, a key or trusted issuers cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsStartError),
     /// A metric name is taken.
     #[error(transparent)]
     Metric(#[from] MetricError),
@@ -125,7 +152,8 @@ pub enum StartError {
 }
 
 impl Gateway {
-    /// Binds the listener of the binary protocol and registers the metrics. Nothing is accepted before [`run`](Self::run).
+    /// Reads certificates and keys, then binds the listeners of the binary protocol, and registers the metrics. Nothing is accepted
+    /// before [`run`](Self::run).
     ///
     /// # Errors
     /// See [`StartError`].
@@ -134,7 +162,10 @@ impl Gateway {
         registry: &MetricRegistry,
         phases: Phases,
     ) -> Result<Self, StartError> {
-        let port = settings.service_port.ok_or(StartError::NoPort)?;
+        if settings.service_port.is_none() && settings.tls.service_port.is_none() {
+            return Err(StartError::NoPort);
+        }
+        let tls = GatewayTls::open(&settings.tls)?;
         let policy = Arc::new(TargetPolicy::new(&settings));
         let metrics = GatewayMetrics::register(registry, settings.max_tracked_topics)?;
         let authentication = settings
@@ -148,20 +179,15 @@ impl Gateway {
             settings.authentication.forward_credentials,
         );
         let brokers = Arc::new(Brokers::new(&settings, Arc::clone(&policy), registry)?);
-        let address = SocketAddr::new(settings.bind_address, port);
-        let limits = ListenerLimits {
-            max_connections: settings.max_connections,
-            max_per_ip: settings.max_connections_per_ip,
-        };
-        let listener =
-            Listener::bind(address, limits).map_err(|error| StartError::Listen(address, error))?;
-        let local_addr = listener
-            .local_addr()
-            .map_err(|error| StartError::Listen(address, error))?;
+        let (ports, addresses) = bind_ports(&settings)?;
+        tls.register(registry);
         let lookups = Semaphore::new(settings.max_lookups.min(Semaphore::MAX_PERMITS));
+        let unauthenticated = settings
+            .max_unauthenticated_connections
+            .map(|max| Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS))));
         Ok(Self {
-            listener,
-            local_addr,
+            ports,
+            addresses,
             shared: Arc::new(Shared {
                 settings,
                 policy,
@@ -177,6 +203,9 @@ impl Gateway {
                 notices: Notices::new(),
                 next_turn: AtomicU32::new(0),
                 refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
+                tls_refusals: Arc::new(Semaphore::new(TLS_REFUSALS_MAX)),
+                unauthenticated,
+                tls,
             }),
             phases,
         })
@@ -186,7 +215,7 @@ impl Gateway {
     pub fn handle(&self) -> GatewayHandle {
         GatewayHandle {
             shared: Arc::clone(&self.shared),
-            local_addr: self.local_addr,
+            addresses: self.addresses,
         }
     }
 
@@ -194,7 +223,7 @@ impl Gateway {
     /// returns when all have, or when the phase is `Stopped`: what is left then is cut. Not cancel-safe.
     pub async fn run(self) {
         let Self {
-            listener,
+            ports,
             shared,
             phases,
             ..
@@ -203,15 +232,22 @@ impl Gateway {
         let connections = shared.connections.clone();
         let cut = CancellationToken::new();
         loop {
-            let admission = tokio::select! {
+            // Not biased between the ports, so that a flood on one does not shut the other.
+            let admitted = async {
+                tokio::select! {
+                    admission = accept_on(ports.plain.as_ref()) => (admission, None),
+                    admission = accept_on(ports.tls.as_ref()) => (admission, shared.tls.clients.as_ref()),
+                }
+            };
+            let (admission, tls) = tokio::select! {
                 biased;
                 () = phases.reached(Phase::Draining) => break,
                 never = &mut upkeep => match never {},
-                admission = listener.accept() => admission,
+                admitted = admitted => admitted,
             };
-            admit(&shared, &connections, &cut, admission);
+            accept::admit(&shared, &cut, tls, admission);
         }
-        drop(listener);
+        drop(ports);
         info!(connections = connections.len(), "draining");
         shared.draining.cancel();
         connections.close();
@@ -228,57 +264,42 @@ impl Gateway {
     }
 }
 
-/// Starts what an accepted connection needs.
-fn admit(
-    shared: &Arc<Shared>,
-    connections: &TaskTracker,
-    cut: &CancellationToken,
-    admission: Admission,
-) {
-    let shared = Arc::clone(shared);
-    let cut = cut.clone();
-    match admission {
-        Admission::Accepted {
-            stream,
-            peer,
-            permit,
-        } => {
-            let active = shared.metrics.connection_opened();
-            connections.spawn(async move {
-                let metrics = Arc::clone(&shared);
-                tokio::select! {
-                    biased;
-                    () = cut.cancelled() => metrics.metrics.connection_ended(EndReason::Drained),
-                    reason = connection::serve(shared, stream, peer) => {
-                        metrics.metrics.connection_ended(reason);
-                        debug!(%peer, ?reason, "connection ended");
-                    }
-                }
-                drop((active, permit));
-            });
-        }
-        Admission::Rejected {
-            mut stream,
-            peer,
-            reason,
-        } => {
-            shared.metrics.connection_rejected();
-            let error = TooManyConnections(reason);
-            shared
-                .notices
-                .rejected(&format_args!("{peer}: {}", error.client_message()));
-            // More than these at a time are closed without an answer: refusing must stay cheaper than asking.
-            if let Some(place) = shared.refusal_place() {
-                connections.spawn(async move {
-                    tokio::select! {
-                        biased;
-                        () = cut.cancelled() => {}
-                        () = connection::refuse(&mut stream, &error) => {}
-                    }
-                    drop(place);
-                });
-            }
-        }
+/// Binds the ports that are on. They share the limits on connections.
+fn bind_ports(
+    settings: &GatewaySettings,
+) -> Result<(Ports<Listener>, Ports<SocketAddr>), StartError> {
+    let limits = ListenerLimits {
+        max_connections: settings.max_connections,
+        max_per_ip: settings.max_connections_per_ip,
+    };
+    let bind = |port: Option<u16>, beside: Option<&Listener>| {
+        let Some(port) = port else {
+            return Ok((None, None));
+        };
+        let address = SocketAddr::new(settings.bind_address, port);
+        let failed = |error| StartError::Listen(address, error);
+        let listener = match beside {
+            None => Listener::bind(address, limits),
+            Some(other) => Listener::bind_beside(address, other),
+        };
+        let listener = listener.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        Ok::<_, StartError>((Some(listener), Some(bound)))
+    };
+    let (plain, plain_address) = bind(settings.service_port, None)?;
+    let (tls, tls_address) = bind(settings.tls.service_port, plain.as_ref())?;
+    let addresses = Ports {
+        plain: plain_address,
+        tls: tls_address,
+    };
+    Ok((Ports { plain, tls }, addresses))
+}
+
+/// The next connection of a port; never where it is off.
+async fn accept_on(listener: Option<&Listener>) -> Admission {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -324,30 +345,19 @@ impl Shared {
     }
 
     /// A place among the connections that are being refused, if there is one.
-    fn refusal_place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.refusals).try_acquire_owned().ok()
-    }
-}
-
-/// The answer to a connection beyond a limit. NotAllowedError, so that clients do not come back in a tight loop.
-#[derive(Debug)]
-struct TooManyConnections(RejectReason);
-
-impl UserFacingError for TooManyConnections {
-    fn code(&self) -> ServerError {
-        ServerError::NotAllowedError
+    fn refusal_place(&self, with_tls: bool) -> Option<OwnedSemaphorePermit> {
+        let places = if with_tls {
+            &self.tls_refusals
+        } else {
+            &self.refusals
+        };
+        Arc::clone(places).try_acquire_owned().ok()
     }
 
-    fn retryable(&self) -> bool {
-        false
-    }
-
-    fn client_message(&self) -> String {
-        match self.0 {
-            RejectReason::TooManyConnections => "Reached the maximum number of connections",
-            RejectReason::TooManyFromIp => "Reached the maximum number of connections on address",
-        }
-        .to_owned()
+    /// A place among the connections whose handshake is not over; an error where all are taken.
+    fn unauthenticated_place(&self) -> Result<accept::Place, TryAcquireError> {
+        let places = self.unauthenticated.as_ref().map(Arc::clone);
+        places.map(Semaphore::try_acquire_owned).transpose()
     }
 }
 
@@ -361,3 +371,5 @@ const DRAIN_RESERVE: Duration = Duration::from_millis(500);
 const COSTLY_CHECKS_MAX: usize = 2;
 /// Connections that are being refused at a time.
 const REFUSALS_MAX: usize = 256;
+/// The same on the port with TLS, where a refusal needs a handshake.
+const TLS_REFUSALS_MAX: usize = 32;

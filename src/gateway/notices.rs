@@ -20,6 +20,7 @@ pub(crate) struct Notices {
     unauthenticated: LogThrottle,
     own_credential: LogThrottle,
     refused: LogThrottle,
+    tls: LogThrottle,
 }
 
 impl Notices {
@@ -33,6 +34,7 @@ impl Notices {
             unauthenticated: LogThrottle::new(PERIOD),
             own_credential: LogThrottle::new(PERIOD),
             refused: LogThrottle::new(PERIOD),
+            tls: LogThrottle::new(PERIOD),
         }
     }
 
@@ -79,6 +81,13 @@ impl Notices {
                 more,
                 "a broker refused a client that the gateway introduced: {why}"
             );
+        }
+    }
+
+    /// A client's TLS handshake came to nothing.
+    pub(crate) fn tls_handshake(&self, why: &dyn Display) {
+        if let Some(more) = self.tls.pass(self.started.elapsed()) {
+            info!(more, "TLS handshake with a client failed: {why}");
         }
     }
 

@@ -33,6 +33,17 @@ pub(crate) struct TargetPolicy {
     addresses: Option<Vec<AddressRange>>,
     /// `checkActiveBrokers`.
     active_only: bool,
+    /// Of brokers that were named with both addresses, each by the other. At most [`LEARNED_MAX`].
+    counterparts: RwLock<HashMap<Target, BrokerAddress>>,
+}
+
+/// The addresses by which a broker names one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NamedBroker {
+    /// Without TLS.
+    pub(crate) plain: Option<BrokerAddress>,
+    /// With TLS.
+    pub(crate) tls: Option<BrokerAddress>,
 }
 
 /// Why a target is refused. The text is for the log; a client is told no more than that it is refused.
@@ -62,6 +73,7 @@ impl TargetPolicy {
             ports: settings.allowed_target_ports.clone(),
             addresses: settings.allowed_ip_addresses.clone(),
             active_only: settings.discovery.check_active_brokers,
+            counterparts: RwLock::default(),
         }
     }
 
@@ -151,6 +163,38 @@ impl TargetPolicy {
     pub(crate) fn forget_gone(&self, now: Duration) {
         if !self.known.read().gone.is_empty() {
             self.known.write().forget_gone(now);
+        }
+    }
+
+    /// A broker was named by a broker, by one address or both.
+    pub(crate) fn learn_both(&self, named: &NamedBroker) {
+        for address in named.plain.iter().chain(&named.tls) {
+            self.learn(address);
+        }
+        let (Some(plain), Some(tls)) = (&named.plain, &named.tls) else {
+            return;
+        };
+        if self.counterparts.read().get(&key(tls)) == Some(plain) {
+            return;
+        }
+        let mut counterparts = self.counterparts.write();
+        // Brokers name those that are still in use again.
+        if counterparts.len() + 2 > LEARNED_MAX {
+            counterparts.clear();
+        }
+        counterparts.insert(key(tls), plain.clone());
+        counterparts.insert(key(plain), tls.clone());
+    }
+
+    /// The address at which the broker that a client names is reached with TLS, or without: a client names the one that it would
+    /// use itself (PIP-307), and its side may have TLS where the brokers' has not.
+    pub(crate) fn as_reached(&self, target: &BrokerAddress, tls: bool) -> BrokerAddress {
+        match self.counterparts.read().get(&key(target)) {
+            Some(counterpart) if counterpart.tls == tls => counterpart.clone(),
+            _ => BrokerAddress {
+                tls,
+                ..target.clone()
+            },
         }
     }
 }
@@ -310,6 +354,33 @@ mod tests {
         assert!(policy.check(&address("broker-1:6650")).is_err());
         policy.learn(&address("broker-1:6650"));
         assert!(policy.check(&address("broker-1:6650")).is_ok());
+    }
+
+    #[test]
+    fn a_broker_is_reached_with_tls_or_without_by_whichever_address_it_is_named() {
+        let policy = policy(|_| ());
+        let url = |url: &str| BrokerAddress::from_url(url).unwrap();
+        let (plain, tls) = (url("pulsar://b:6650"), url("pulsar+ssl://b:6651"));
+        policy.learn_both(&NamedBroker {
+            plain: Some(plain.clone()),
+            tls: Some(tls.clone()),
+        });
+        for named in [&plain, &tls] {
+            // As clients write them.
+            let named = address(&named.to_string());
+            assert!(policy.check(&named).is_ok());
+            assert_eq!(policy.as_reached(&named, false), plain);
+            assert_eq!(policy.as_reached(&named, true), tls);
+        }
+        let other = address("c:1");
+        assert_eq!(policy.as_reached(&other, true), url("pulsar+ssl://c:1"));
+        for n in 0..LEARNED_MAX {
+            policy.learn_both(&NamedBroker {
+                plain: Some(address(&format!("host-{n}:6650"))),
+                tls: Some(address(&format!("host-{n}:6651"))),
+            });
+        }
+        assert!(policy.counterparts.read().len() <= LEARNED_MAX);
     }
 
     #[test]

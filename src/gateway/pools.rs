@@ -338,6 +338,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::client::Authentication;
     use crate::naming::BrokerAddress;
     use crate::protocol::proto::pulsar::CommandConnect;
 
@@ -447,10 +448,14 @@ mod tests {
         assert!(pool.flights.lock().is_empty(), "nobody waits for it");
     }
 
-    fn introduction(version: usize) -> CommandConnect {
-        CommandConnect {
-            client_version: format!("client {version}"),
-            ..CommandConnect::default()
+    fn introduction(version: usize, credential_of_client: bool) -> LookupIntroduction {
+        LookupIntroduction {
+            connect: CommandConnect {
+                client_version: format!("client {version}"),
+                ..CommandConnect::default()
+            },
+            authentication: Authentication::none(),
+            credential_of_client,
         }
     }
 
@@ -471,10 +476,10 @@ mod tests {
     async fn shared_pools_are_closed_a_while_after_their_last_client() {
         let shared = gateway();
         let pools = &shared.pools;
-        let one = pools.pool_for(&shared, introduction(1), false);
-        let same = pools.pool_for(&shared, introduction(1), false);
-        let other = pools.pool_for(&shared, introduction(2), false);
-        let own = pools.pool_for(&shared, introduction(1), true);
+        let one = pools.pool_for(&shared, introduction(1, false));
+        let same = pools.pool_for(&shared, introduction(1, false));
+        let other = pools.pool_for(&shared, introduction(2, false));
+        let own = pools.pool_for(&shared, introduction(1, true));
         assert!(one.current().1 && Arc::ptr_eq(one.current().0, same.current().0));
         assert!(!Arc::ptr_eq(one.current().0, other.current().0));
         assert!(!own.current().1);
@@ -488,7 +493,7 @@ mod tests {
         pools.close_unused();
         tokio::time::advance(UNUSED_MAX - Duration::from_millis(1)).await;
         pools.close_unused();
-        let back = pools.pool_for(&shared, introduction(1), false);
+        let back = pools.pool_for(&shared, introduction(1, false));
         tokio::time::advance(UNUSED_MAX).await;
         pools.close_unused();
         drop(back);
@@ -502,7 +507,7 @@ mod tests {
     #[tokio::test]
     async fn clients_of_too_many_kinds_have_connections_of_their_own() {
         let shared = gateway();
-        let pool_for = |version| shared.pools.pool_for(&shared, introduction(version), false);
+        let pool_for = |version| shared.pools.pool_for(&shared, introduction(version, false));
         assert!((0..SHARED_MAX).all(|version| pool_for(version).current().1));
         assert!(!pool_for(SHARED_MAX).current().1);
         assert!(pool_for(0).current().1, "these are still shared");

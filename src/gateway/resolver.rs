@@ -221,13 +221,17 @@ async fn lookup(
         })
     };
     let frame = follow(brokers, command, &learn, MAX_REDIRECTS).await?;
-    Ok(to_client(frame, shared.settings.discovery.lookup_only)?)
+    Ok(to_client(
+        frame,
+        shared.settings.discovery.lookup_only,
+        shared.settings.tls.brokers.enabled,
+    )?)
 }
 
-/// Makes a found lookup one that the client follows through the gateway: both URLs name the broker, for the client takes host
-/// and port from whichever it prefers and comes back with them in `proxy_to_broker_url`. Where clients are not connected to
-/// brokers, it is one that the client follows by itself.
-fn to_client(frame: Frame, lookup_only: bool) -> Result<Frame, CommandError> {
+/// Makes a found lookup one that the client follows through the gateway: both URLs name the broker as we reach it, with TLS or
+/// without, for the client takes host and port from whichever it prefers and comes back with them in `proxy_to_broker_url`.
+/// Where clients are not connected to brokers, it is one that the client follows by itself.
+fn to_client(frame: Frame, lookup_only: bool, tls: bool) -> Result<Frame, CommandError> {
     let mut editor = CommandEditor::new(&frame.command)?;
     let connect = u64::try_from(LookupType::Connect as i32).ok();
     if editor.command_type() != Type::LookupResponse as i32
@@ -236,7 +240,12 @@ fn to_client(frame: Frame, lookup_only: bool) -> Result<Frame, CommandError> {
         return Ok(frame);
     }
     if !lookup_only {
-        let Some(url) = editor.bytes(fields::lookup_response::BROKER_SERVICE_URL) else {
+        let ours = if tls {
+            fields::lookup_response::BROKER_SERVICE_URL_TLS
+        } else {
+            fields::lookup_response::BROKER_SERVICE_URL
+        };
+        let Some(url) = editor.bytes(ours) else {
             return Ok(frame);
         };
         editor.set_bytes(fields::lookup_response::BROKER_SERVICE_URL, url);

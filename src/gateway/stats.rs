@@ -15,6 +15,7 @@ pub(crate) struct GatewayMetrics {
     rejected_connections: IntCounter,
     broker_connections: IntGauge,
     connection_ends: IntCounterVec,
+    tls_handshake_failures: IntCounterVec,
     relayed_chunks: IntCounter,
     relayed_bytes: IntCounter,
     requests: [RequestCounters; 4],
@@ -60,6 +61,8 @@ pub(crate) enum EndReason {
     CredentialExpired,
     /// The gateway's own credential cannot be read, or a broker wants one and there is none.
     GatewayCredential,
+    /// The TLS handshake came to nothing.
+    TlsHandshake,
     /// A peer was silent for too long.
     Timeout,
     /// A socket failed.
@@ -83,6 +86,7 @@ impl EndReason {
             Self::AuthenticationFailed => "authentication_failed",
             Self::CredentialExpired => "credential_expired",
             Self::GatewayCredential => "gateway_credential",
+            Self::TlsHandshake => "tls_handshake_failed",
             Self::Timeout => "timeout",
             Self::Io => "io_error",
             Self::SlowReader => "slow_reader",
@@ -143,6 +147,11 @@ impl GatewayMetrics {
                 "Client connections that ended, by reason.",
                 &["reason"],
             )?,
+            tls_handshake_failures: registry.counter_vec(
+                "pulsegate_gateway_tls_handshake_failures_total",
+                "TLS handshakes of clients that came to nothing, by reason.",
+                &["reason"],
+            )?,
             relayed_chunks: registry.counter(
                 "pulsar_proxy_binary_ops_total",
                 "Buffers relayed, both directions.",
@@ -174,6 +183,12 @@ impl GatewayMetrics {
     pub(crate) fn connection_ended(&self, reason: EndReason) {
         self.connection_ends
             .with_label_values(&[reason.label()])
+            .inc();
+    }
+
+    pub(crate) fn tls_handshake_failed(&self, reason: &str) {
+        self.tls_handshake_failures
+            .with_label_values(&[reason])
             .inc();
     }
 

@@ -4,7 +4,6 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use super::Shared;
 use super::connection::PROXY_VERSION;
@@ -14,7 +13,7 @@ use super::policy::Denied;
 use crate::client::{self, Authentication, ConnectError};
 use crate::config::CredentialError;
 use crate::naming::BrokerAddress;
-use crate::net::{FrameReader, ReadError};
+use crate::net::{FrameReader, ReadError, Stream, TlsError};
 use crate::protocol::command::{Command, name_of};
 use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::proto::pulsar::base_command::Type;
@@ -54,7 +53,7 @@ impl UserFacingError for DialError {
         match self {
             Self::Denied(Denied::NotActive(_)) => "Target broker isn't available.",
             denied if denied.is_denied() => "Target broker cannot be validated.",
-            Self::Connect(ConnectError::DialTimeout(_)) => {
+            Self::Connect(ConnectError::DialTimeout(_) | ConnectError::TlsTimeout(_)) => {
                 "Target broker did not accept the connection in time."
             }
             _ => "Target broker cannot be reached.",
@@ -63,16 +62,21 @@ impl UserFacingError for DialError {
     }
 }
 
-/// Opens a TCP connection to `target` if the policy allows it. Cancel-safe: dropping it closes what was opened.
+/// Opens a connection to `target` if the policy allows it, with TLS where that is how brokers are reached: a client cannot know, so
+/// what it says of that does not count. Cancel-safe: dropping it closes what was opened.
 ///
 /// # Errors
 /// See [`DialError`].
-pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<TcpStream, DialError> {
+pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<Stream, DialError> {
     shared.policy.check_named(target)?;
+    let tls = shared.settings.tls.brokers.enabled;
+    let target = shared.policy.as_reached(target, tls);
+    shared.policy.check_named(&target)?;
     let limit = shared.connect_timeout();
-    let dialled = client::dial::dial(target, limit, Some(&shared.address_check())).await;
+    let check = shared.address_check();
+    let dialled = client::dial::dial(&target, limit, Some(&check), &shared.tls.brokers).await;
     if let Err(error) = &dialled {
-        shared.brokers.failed(target, error);
+        shared.brokers.failed(&target, error);
     }
     Ok(dialled?)
 }
@@ -140,6 +144,16 @@ pub(crate) enum HandshakeError {
 }
 
 impl HandshakeError {
+    /// What TLS says of the broker's connection: with TLS 1.3 a broker judges our certificate only after the handshake.
+    pub(crate) fn of_tls(&self) -> Option<TlsError> {
+        match self {
+            Self::BrokerRead(ReadError::Io(error)) | Self::BrokerWrite(error) => {
+                TlsError::of_stream(error)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it is the client's connection that is of no more use.
     pub(crate) fn is_clients(&self) -> bool {
         matches!(
@@ -306,7 +320,8 @@ fn accepted<B: AsyncRead + Unpin>(
 async fn pong<W: AsyncWrite + Unpin>(writer: &mut W) -> io::Result<()> {
     let mut pong = BytesMut::new();
     Command::Pong(CommandPong::default()).encode(&mut pong);
-    writer.write_all(&pong).await
+    writer.write_all(&pong).await?;
+    writer.flush().await
 }
 
 /// The frame limits that follow from the broker's `CommandConnected.max_message_size`.

@@ -11,4 +11,4 @@ mod tests;
 
 pub use phase::{Phase, PhaseSender, Phases, phases};
 pub use router::{Response, Router};
-pub use server::{HttpLimits, HttpServer};
+pub use server::{HttpLimits, HttpServer, Peer};

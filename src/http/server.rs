@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::router::{Response, Router};
-use crate::net::{Admission, Listener, ListenerLimits};
+use crate::net::{Admission, Listener, ListenerLimits, ServerStream, TlsServerFiles};
 
 /// Bounds on what HTTP clients can make the server hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,12 +52,27 @@ impl Default for HttpLimits {
     }
 }
 
-/// A bound HTTP server.
+/// An HTTP server that is bound to one or two ports.
 #[derive(Debug)]
 pub struct HttpServer {
+    ports: Vec<Port>,
+    limits: HttpLimits,
+}
+
+#[derive(Debug)]
+struct Port {
     listener: Listener,
     local_addr: SocketAddr,
-    limits: HttpLimits,
+    tls: Option<Arc<TlsServerFiles>>,
+}
+
+/// Who sent a request; an extension of every request.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// The other end of the connection.
+    pub address: SocketAddr,
+    /// The certificate (DER) that the client presented, as [`ServerStream::peer_certificate`].
+    pub certificate: Option<Bytes>,
 }
 
 impl HttpServer {
@@ -66,91 +81,179 @@ impl HttpServer {
     /// # Errors
     /// When the address cannot be bound.
     pub fn bind(addr: SocketAddr, limits: HttpLimits) -> io::Result<Self> {
-        let bounds = ListenerLimits {
-            max_connections: limits.max_connections,
-            max_per_ip: None,
-        };
-        let listener = Listener::bind(addr, bounds)?;
-        let local_addr = listener.local_addr()?;
-        Ok(Self {
-            listener,
-            local_addr,
-            limits,
-        })
+        Self::unbound(limits).and_bind(addr, None)
     }
 
-    /// The address bound, with its real port.
+    /// A server that listens nowhere yet.
     #[must_use]
-    pub const fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+    pub fn unbound(limits: HttpLimits) -> Self {
+        Self {
+            ports: Vec::new(),
+            limits,
+        }
+    }
+
+    /// Binds a further address, with `tls` for HTTPS. The limit on connections is one for all addresses.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub fn and_bind(
+        mut self,
+        addr: SocketAddr,
+        tls: Option<Arc<TlsServerFiles>>,
+    ) -> io::Result<Self> {
+        let listener = match self.ports.first() {
+            Some(port) => Listener::bind_beside(addr, &port.listener)?,
+            None => {
+                let bounds = ListenerLimits {
+                    max_connections: self.limits.max_connections,
+                    max_per_ip: None,
+                };
+                Listener::bind(addr, bounds)?
+            }
+        };
+        let local_addr = listener.local_addr()?;
+        self.ports.push(Port {
+            listener,
+            local_addr,
+            tls,
+        });
+        Ok(self)
+    }
+
+    /// The address without TLS that is bound, with its real port.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.bound(false)
+    }
+
+    /// The address with TLS that is bound, with its real port.
+    #[must_use]
+    pub fn tls_local_addr(&self) -> Option<SocketAddr> {
+        self.bound(true)
+    }
+
+    fn bound(&self, tls: bool) -> Option<SocketAddr> {
+        let port = self.ports.iter().find(|port| port.tls.is_some() == tls);
+        port.map(|port| port.local_addr)
     }
 
     /// Serves until `stop` is cancelled; then accepts no more, lets requests in progress finish within the grace, and
     /// returns when every connection is closed. Not cancel-safe: dropped, it leaves connections running on their own.
     pub async fn serve(self, router: Router, stop: CancellationToken) {
-        let router = Arc::new(router);
-        let connections = TaskTracker::new();
-        let abort = CancellationToken::new();
-        loop {
-            let admission = tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                admission = self.listener.accept() => admission,
-            };
-            let Admission::Accepted { stream, permit, .. } = admission else {
-                tracing::debug!("HTTP connection refused: too many are open");
-                continue;
-            };
-            let connection = serve_connection(
-                stream,
-                Arc::clone(&router),
-                self.limits.clone(),
-                stop.clone(),
-            );
-            let abort = abort.clone();
-            connections.spawn(async move {
-                let _permit = permit;
-                let _ = abort.run_until_cancelled(connection).await;
-            });
+        let serving = Serving {
+            router: Arc::new(router),
+            limits: self.limits,
+            connections: TaskTracker::new(),
+            stop,
+            abort: CancellationToken::new(),
+        };
+        let accepting = TaskTracker::new();
+        for port in self.ports {
+            accepting.spawn(serving.clone().accept(port));
         }
-        drop(self.listener);
+        accepting.close();
+        accepting.wait().await;
+        let connections = &serving.connections;
         connections.close();
-        if tokio::time::timeout(self.limits.shutdown_grace, connections.wait())
+        if tokio::time::timeout(serving.limits.shutdown_grace, connections.wait())
             .await
             .is_err()
         {
-            abort.cancel();
+            serving.abort.cancel();
             connections.wait().await;
         }
     }
 }
 
-async fn serve_connection(
-    stream: TcpStream,
+/// What all connections of a server share.
+#[derive(Clone)]
+struct Serving {
     router: Arc<Router>,
     limits: HttpLimits,
+    connections: TaskTracker,
     stop: CancellationToken,
-) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let answer = answer(&request, &router);
-        async move { Ok::<_, Infallible>(answer) }
-    });
-    let io = TokioIo::new(IdleStream::new(stream, limits.idle_timeout));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
-        .max_buf_size(limits.max_header_size.max(MIN_HEADER_SIZE))
-        .serve_connection(io, service);
-    let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    abort: CancellationToken,
+}
+
+impl Serving {
+    /// Starts the connections of one port until the server stops.
+    async fn accept(self, port: Port) {
+        loop {
+            let admission = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                admission = port.listener.accept() => admission,
+            };
+            let Admission::Accepted {
+                stream,
+                peer,
+                permit,
+            } = admission
+            else {
+                tracing::debug!("HTTP connection refused: too many are open");
+                continue;
+            };
+            let (serving, tls) = (self.clone(), port.tls.clone());
+            self.connections.spawn(async move {
+                let _permit = permit;
+                let connection = async {
+                    if let Some(stream) = serving.secure(stream, tls).await {
+                        serving.clone().serve(stream, peer).await;
+                    }
+                };
+                let _ = serving.abort.run_until_cancelled(connection).await;
+            });
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "HTTP connection ended");
+    }
+
+    /// The TLS handshake, where the port has TLS.
+    async fn secure(
+        &self,
+        stream: TcpStream,
+        tls: Option<Arc<TlsServerFiles>>,
+    ) -> Option<ServerStream> {
+        let Some(tls) = tls else {
+            return Some(ServerStream::Plain(stream));
+        };
+        let server = tls.server();
+        let accepted = tokio::time::timeout(self.limits.header_timeout, server.accept(stream));
+        match self.stop.run_until_cancelled(accepted).await? {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err((error, _))) => tracing::debug!(%error, "HTTPS connection without TLS"),
+            Err(_) => tracing::debug!("an HTTPS client took too long for its TLS handshake"),
+        }
+        None
+    }
+
+    async fn serve(self, stream: ServerStream, address: SocketAddr) {
+        let peer = Peer {
+            address,
+            certificate: stream.peer_certificate().map(Bytes::copy_from_slice),
+        };
+        let router = self.router;
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer.clone());
+            let answer = answer(&request, &router);
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let io = TokioIo::new(IdleStream::new(stream, self.limits.idle_timeout));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.header_timeout)
+            .max_buf_size(self.limits.max_header_size.max(MIN_HEADER_SIZE))
+            .serve_connection(io, service);
+        let mut connection = pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "HTTP connection ended");
+        }
     }
 }
 

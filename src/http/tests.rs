@@ -10,6 +10,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::config::TlsParameters;
+use crate::net::{ClientRules, TlsClient, TlsOptions, TlsServerFiles, TlsServerPaths};
+use crate::testing::certificates::Authority;
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -29,7 +32,10 @@ impl Running {
             });
         let addr = "127.0.0.1:0".parse().expect("address");
         let server = HttpServer::bind(addr, limits).expect("bind");
-        let (addr, stop) = (server.local_addr(), CancellationToken::new());
+        let (addr, stop) = (
+            server.local_addr().expect("bound"),
+            CancellationToken::new(),
+        );
         let tracker = tokio_util::task::TaskTracker::new();
         let task = tracker.spawn(server.serve(router, stop.clone()));
         Self { addr, stop, task }
@@ -256,4 +262,68 @@ async fn handlers_run_at_each_request() {
         ("1".to_owned(), "2".to_owned())
     );
     assert!(router.find("/").is_none());
+}
+
+#[tokio::test]
+async fn https_and_http_are_served_beside_each_other() {
+    let authority = Authority::new("ours");
+    let signed = authority.sign(&["localhost"]);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let [certificate, key] = ["cert.pem", "key.pem"].map(|name| directory.path().join(name));
+    std::fs::write(&certificate, signed.certificate).expect("write");
+    std::fs::write(&key, signed.key).expect("write");
+    let paths = TlsServerPaths {
+        certificate,
+        key,
+        trusted: None,
+        rules: ClientRules {
+            require_certificate: false,
+            allow_insecure: false,
+        },
+        parameters: TlsParameters::default(),
+    };
+    let tls = TlsServerFiles::open(paths, Duration::ZERO).expect("certificates");
+    let addr = "127.0.0.1:0".parse().expect("address");
+    let limits = HttpLimits {
+        max_connections: Some(2),
+        header_timeout: Duration::from_millis(300),
+        ..HttpLimits::default()
+    };
+    let server = HttpServer::bind(addr, limits)
+        .and_then(|server| server.and_bind(addr, Some(Arc::new(tls))))
+        .expect("bind");
+    let [http, https] = [server.local_addr(), server.tls_local_addr()].map(|a| a.expect("bound"));
+    let stop = CancellationToken::new();
+    let router = Router::new().route("/livez", || Response::text(200, "ok\n"));
+    let tracker = tokio_util::task::TaskTracker::new();
+    let task = tracker.spawn(server.serve(router, stop.clone()));
+    let client = TlsClient::new(&TlsOptions {
+        trusted: Some(authority.pem().into_bytes()),
+        ..TlsOptions::default()
+    })
+    .expect("a client");
+
+    // Two that shake no hands hold both places, and lose them.
+    let mut silent = Vec::new();
+    for addr in [https, https] {
+        silent.push(TcpStream::connect(addr).await.expect("connect"));
+    }
+    for stream in &mut silent {
+        assert_eq!(read_to_end(stream).await, "");
+    }
+    let stream = TcpStream::connect(https).await.expect("connect");
+    let mut stream = client.connect(stream, "localhost").await.expect("TLS");
+    let asked = request("GET", "/livez");
+    stream.write_all(asked.as_bytes()).await.expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("read");
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    let mut stream = TcpStream::connect(http).await.expect("connect");
+    stream.write_all(asked.as_bytes()).await.expect("write");
+    assert!(read_to_end(&mut stream).await.ends_with("ok\n"));
+    stop.cancel();
+    tokio::time::timeout(BOUND, task)
+        .await
+        .expect("ends")
+        .expect("no panic");
 }

@@ -74,6 +74,18 @@ impl Listener {
     /// # Errors
     /// What the operating system says, for instance that the address is in use.
     pub fn bind(addr: SocketAddr, limits: ListenerLimits) -> io::Result<Self> {
+        Self::bind_counting(addr, Arc::new(Counts::new(limits)))
+    }
+
+    /// As [`bind`](Self::bind); the limits of `other` are those of both listeners together.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_beside(addr: SocketAddr, other: &Self) -> io::Result<Self> {
+        Self::bind_counting(addr, Arc::clone(&other.counts))
+    }
+
+    fn bind_counting(addr: SocketAddr, counts: Arc<Counts>) -> io::Result<Self> {
         let socket = match addr {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -82,7 +94,7 @@ impl Listener {
         socket.bind(addr)?;
         Ok(Self {
             listener: socket.listen(BACKLOG)?,
-            counts: Arc::new(Counts::new(limits)),
+            counts,
         })
     }
 
@@ -94,7 +106,7 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// Number of admitted connections whose permit is alive.
+    /// Number of admitted connections whose permit is alive, those of listeners beside it included.
     pub fn connections(&self) -> usize {
         self.counts.total.load(Ordering::Relaxed)
     }
@@ -319,6 +331,30 @@ mod tests {
         drop(first);
         assert_eq!(listener.connections(), 0);
         assert!(listener.counts.per_ip.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn listeners_beside_each_other_share_their_limits() {
+        let limits = ListenerLimits {
+            max_connections: Some(2),
+            max_per_ip: Some(1),
+        };
+        let first = Listener::bind(localhost(), limits).unwrap();
+        let second = Listener::bind_beside(localhost(), &first).unwrap();
+        let (_a, admitted) = connect_and_accept(&first).await;
+        let (_b, refused) = connect_and_accept(&second).await;
+        assert!(matches!(
+            refused,
+            Admission::Rejected {
+                reason: RejectReason::TooManyFromIp,
+                ..
+            }
+        ));
+        assert_eq!(second.connections(), 1);
+        drop(admitted);
+        let (_c, admitted) = connect_and_accept(&second).await;
+        assert!(matches!(admitted, Admission::Accepted { .. }));
+        assert_eq!(first.connections(), 1);
     }
 
     #[tokio::test]

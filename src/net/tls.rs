@@ -5,30 +5,29 @@
 
 use std::{
     fmt, io,
-    pin::Pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll},
 };
 
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore,
-    SignatureScheme,
+    SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion,
     client::{
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_cert_signed_by_trust_anchor, verify_server_name,
     },
-    crypto::{WebPkiSupportedAlgorithms, aws_lc_rs},
+    crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs},
     pki_types::{
         CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime,
         pem::{self, PemObject},
     },
     server::ParsedCertificate,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::certificate;
+use super::tls_stream::{MaybeTls, ReadAhead, Stream};
+use crate::config::{TlsCipherSuite, TlsParameters, TlsVersion};
 
 /// What a [`TlsClient`] trusts and presents.
 #[derive(Clone)]
@@ -42,6 +41,8 @@ pub struct TlsOptions {
     /// Whether the certificate must be for the host that is connected to (its `subjectAltName`), beside being of a trusted
     /// issuer.
     pub verify_host_name: bool,
+    /// Versions and cipher suites.
+    pub parameters: TlsParameters,
 }
 
 impl Default for TlsOptions {
@@ -52,6 +53,7 @@ impl Default for TlsOptions {
             identity: None,
             allow_insecure: false,
             verify_host_name: true,
+            parameters: TlsParameters::default(),
         }
     }
 }
@@ -63,20 +65,21 @@ impl fmt::Debug for TlsOptions {
             .field("identity", &self.identity.is_some())
             .field("allow_insecure", &self.allow_insecure)
             .field("verify_host_name", &self.verify_host_name)
+            .field("parameters", &self.parameters)
             .finish()
     }
 }
 
-/// A client certificate and its key.
+/// A certificate and its key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsIdentity {
-    /// PEM: the client's certificate first, then those between it and the issuer that the server trusts.
+    /// PEM: the own certificate first, then those between it and the issuer that the other side trusts.
     pub certificate_chain: Vec<u8>,
     /// PEM: the private key in the form PKCS#1, PKCS#8 or SEC1, not encrypted.
     pub key: Vec<u8>,
 }
 
-/// Why no TLS client can be made of some options.
+/// Why no TLS client or server can be made of some options.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TlsConfigError {
     /// The trusted certificates are no PEM text.
@@ -88,17 +91,17 @@ pub enum TlsConfigError {
     /// The operating system has no trusted certificates, or they cannot be read.
     #[error("the operating system's trusted certificates cannot be used: {0}")]
     SystemTrust(String),
-    /// The client certificate is no PEM text.
-    #[error("the client certificate is not PEM: {0}")]
+    /// The own certificate is no PEM text.
+    #[error("the certificate is not PEM: {0}")]
     CertificatePem(String),
     /// There is no certificate in it.
-    #[error("there is no client certificate")]
+    #[error("there is no certificate")]
     NoCertificate,
     /// The key is no PEM text, of another form, or encrypted.
     #[error("the private key is not a PEM key of the form PKCS#1, PKCS#8 or SEC1: {0}")]
     Key(String),
     /// The key is not the certificate's, or of an algorithm that is not supported.
-    #[error("the client certificate and its key cannot be used: {0}")]
+    #[error("the certificate and its key cannot be used: {0}")]
     Identity(rustls::Error),
     /// The cryptography library refused.
     #[error("TLS cannot be set up: {0}")]
@@ -226,6 +229,7 @@ fn list(names: &[String]) -> String {
 /// Opens TLS connections of one kind; cheap to share, and remembers sessions for quicker handshakes.
 pub struct TlsClient {
     config: Arc<ClientConfig>,
+    expires_at: Option<i64>,
 }
 
 impl fmt::Debug for TlsClient {
@@ -235,12 +239,12 @@ impl fmt::Debug for TlsClient {
 }
 
 impl TlsClient {
-    /// A client of these options: TLS 1.2 and 1.3, no ALPN, the server's host name sent (SNI).
+    /// A client of these options: TLS 1.2 and 1.3 unless they say less, no ALPN, the server's host name sent (SNI).
     ///
     /// # Errors
     /// See [`TlsConfigError`].
     pub fn new(options: &TlsOptions) -> Result<Self, TlsConfigError> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(provider(&options.parameters));
         let verifier = Verifier {
             roots: if options.allow_insecure {
                 None
@@ -251,14 +255,18 @@ impl TlsClient {
             algorithms: provider.signature_verification_algorithms,
         };
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(&versions(&options.parameters))
             .map_err(TlsConfigError::Setup)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut expires_at = None;
         let config = match &options.identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
                 let (chain, key) = parse_identity(identity)?;
+                expires_at = chain
+                    .first()
+                    .and_then(|leaf| certificate::expires_at(leaf.as_ref()));
                 builder
                     .with_client_auth_cert(chain, key)
                     .map_err(TlsConfigError::Identity)?
@@ -266,7 +274,14 @@ impl TlsClient {
         };
         Ok(Self {
             config: Arc::new(config),
+            expires_at,
         })
+    }
+
+    /// When the client's certificate expires, in seconds since 1970; `None` without one.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<i64> {
+        self.expires_at
     }
 
     /// The client of the default options, made once per process: reading the operating system's certificates takes some
@@ -286,22 +301,67 @@ impl TlsClient {
     ///
     /// # Errors
     /// See [`TlsError`].
-    pub async fn connect<S>(&self, stream: S, host: &str) -> Result<TlsStream<S>, TlsError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    pub async fn connect(&self, stream: TcpStream, host: &str) -> Result<Stream, TlsError> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| TlsError::HostName {
             host: host.to_owned(),
             error,
         })?;
         TlsConnector::from(Arc::clone(&self.config))
-            .connect(name, stream)
+            .connect(name, ReadAhead::new(stream))
             .await
+            .map(MaybeTls::tls)
             .map_err(|error| TlsError::of_handshake(error, host))
     }
 }
 
-fn roots(trusted: Option<&[u8]>) -> Result<Arc<RootCertStore>, TlsConfigError> {
+/// The cryptography with the cipher suites of the parameters, and no others.
+pub(super) fn provider(parameters: &TlsParameters) -> CryptoProvider {
+    let mut provider = aws_lc_rs::default_provider();
+    if !parameters.cipher_suites.is_empty() {
+        let suites = parameters.cipher_suites.iter().copied();
+        provider.cipher_suites = suites.map(cipher_suite).collect();
+    }
+    provider
+}
+
+pub(super) fn versions(parameters: &TlsParameters) -> Vec<&'static SupportedProtocolVersion> {
+    let all = [
+        (TlsVersion::V13, &rustls::version::TLS13),
+        (TlsVersion::V12, &rustls::version::TLS12),
+    ];
+    let wanted = |version: &TlsVersion| {
+        parameters.versions.is_empty() || parameters.versions.contains(version)
+    };
+    all.into_iter()
+        .filter(|(version, _)| wanted(version))
+        .map(|(_, version)| version)
+        .collect()
+}
+
+fn cipher_suite(suite: TlsCipherSuite) -> SupportedCipherSuite {
+    use aws_lc_rs::cipher_suite as suites;
+    match suite {
+        TlsCipherSuite::Aes256GcmSha384 => suites::TLS13_AES_256_GCM_SHA384,
+        TlsCipherSuite::Aes128GcmSha256 => suites::TLS13_AES_128_GCM_SHA256,
+        TlsCipherSuite::Chacha20Poly1305Sha256 => suites::TLS13_CHACHA20_POLY1305_SHA256,
+        TlsCipherSuite::EcdheEcdsaAes256GcmSha384 => {
+            suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+        }
+        TlsCipherSuite::EcdheEcdsaAes128GcmSha256 => {
+            suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+        }
+        TlsCipherSuite::EcdheEcdsaChacha20Poly1305Sha256 => {
+            suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        }
+        TlsCipherSuite::EcdheRsaAes256GcmSha384 => suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        TlsCipherSuite::EcdheRsaAes128GcmSha256 => suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        TlsCipherSuite::EcdheRsaChacha20Poly1305Sha256 => {
+            suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
+        }
+    }
+}
+
+pub(super) fn roots(trusted: Option<&[u8]>) -> Result<Arc<RootCertStore>, TlsConfigError> {
     let mut roots = RootCertStore::empty();
     match trusted {
         Some(pem) => {
@@ -331,7 +391,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
         .map_err(|error| error.to_string())
 }
 
-fn parse_identity(
+pub(super) fn parse_identity(
     identity: &TlsIdentity,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsConfigError> {
     let chain =
@@ -399,72 +459,5 @@ impl ServerCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
-    }
-}
-
-/// A connection to a broker, with TLS or without.
-#[derive(Debug)]
-pub enum Stream {
-    /// Without.
-    Plain(TcpStream),
-    /// With; the state of TLS is large.
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
     }
 }

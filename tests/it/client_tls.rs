@@ -8,7 +8,7 @@ use pulsegate::client::{
     Authentication, ClientOptions, ConnectError, Connection, ConnectionOptions, LookupError,
     LookupFailure, PoolError, PulsarClient, TlsFilePaths, TlsFiles, TlsSource,
 };
-use pulsegate::config::CredentialSource;
+use pulsegate::config::{CredentialSource, TlsParameters};
 use pulsegate::naming::{BrokerAddress, ServiceUrl, TopicName};
 use pulsegate::net::{TlsClient, TlsConfigError, TlsError, TlsIdentity, TlsOptions};
 use pulsegate::protocol::command::Command;
@@ -266,6 +266,7 @@ async fn replaced_files_are_used_by_the_next_connection() {
         identity: None,
         allow_insecure: false,
         verify_host_name: true,
+        parameters: TlsParameters::default(),
     });
     let options = ConnectionOptions {
         tls: TlsSource::Files(Arc::new(files.unwrap())),

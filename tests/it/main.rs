@@ -15,5 +15,6 @@ mod gateway_direct;
 mod gateway_lifecycle;
 mod gateway_lookup;
 mod gateway_renewal;
+mod gateway_tls;
 mod perf_null_broker;
 mod support;

@@ -14,7 +14,7 @@ use pulsegate::protocol::frame::{Frame, FrameLimits};
 use pulsegate::protocol::proto::pulsar::{CommandConnect, FeatureFlags};
 use pulsegate::telemetry::MetricRegistry;
 use pulsegate::testing::scripted_broker::ScriptedBroker;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -40,7 +40,12 @@ impl TestGateway {
             .iter()
             .map(|broker| broker.address().to_string())
             .collect();
-        let url: ServiceUrl = format!("pulsar://{}", addresses.join(",")).parse().unwrap();
+        let url = match addresses.join(",").as_str() {
+            // The caller names them.
+            "" => "pulsar://127.0.0.1:1".to_owned(),
+            addresses => format!("pulsar://{addresses}"),
+        };
+        let url: ServiceUrl = url.parse().unwrap();
         let mut settings = GatewaySettings::for_broker(url);
         settings.bind_address = "127.0.0.1".parse().unwrap();
         settings.service_port = Some(0);
@@ -62,7 +67,7 @@ impl TestGateway {
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.handle.local_addr()
+        self.handle.local_addr().unwrap()
     }
 
     pub(crate) fn advance(&self, phase: Phase) {
@@ -112,8 +117,8 @@ impl TestGateway {
 }
 
 /// A client that says exactly what a test wants.
-pub(crate) struct RawClient {
-    frames: FrameReader<TcpStream>,
+pub(crate) struct RawClient<S = TcpStream> {
+    frames: FrameReader<S>,
 }
 
 impl RawClient {
@@ -163,6 +168,20 @@ impl RawClient {
         assert!(matches!(answer, Command::Connected(_)), "{answer:?}");
         client
     }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> RawClient<S> {
+    /// A client that speaks over this stream.
+    pub(crate) fn over(stream: S) -> Self {
+        Self {
+            frames: FrameReader::new(stream, FrameLimits::default()),
+        }
+    }
+
+    /// The stream, and what was read and belongs to no frame that was received.
+    pub(crate) fn into_parts(self) -> (S, Bytes) {
+        self.frames.into_parts()
+    }
 
     pub(crate) async fn send(&mut self, command: impl Into<Command>) {
         let mut bytes = BytesMut::new();
@@ -177,9 +196,13 @@ impl RawClient {
     }
 
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
-        within(self.frames.get_mut().write_all(bytes))
-            .await
-            .unwrap();
+        let stream = self.frames.get_mut();
+        within(async {
+            stream.write_all(bytes).await?;
+            stream.flush().await
+        })
+        .await
+        .unwrap();
     }
 
     pub(crate) async fn receive(&mut self) -> Command {

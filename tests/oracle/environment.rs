@@ -271,7 +271,8 @@ impl RunningGateway {
         let (phase, phases) = phases();
         let gateway =
             Gateway::bind(settings, &registry, phases).map_err(|error| error.to_string())?;
-        let address = gateway.handle().local_addr().to_string();
+        let address = gateway.handle().local_addr();
+        let address = address.ok_or("no port")?.to_string();
         let running = TaskTracker::new();
         running.spawn(gateway.run());
         running.close();

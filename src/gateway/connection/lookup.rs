@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, split};
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
@@ -30,7 +29,7 @@ use crate::gateway::resolver::Resolver;
 use crate::gateway::stats::{EndReason, LookupRequest};
 use crate::gateway::upstream::HandshakeError;
 use crate::net::outbound::{self, OutboundLimits};
-use crate::net::{FrameReader, Outbound, OutboundError, Outgoing, ReadError};
+use crate::net::{FrameReader, Outbound, OutboundError, Outgoing, ReadError, ServerStream};
 use crate::protocol::command::{Command, CommandError, name_of};
 use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::proto::pulsar::base_command::Type;
@@ -44,7 +43,7 @@ use crate::protocol::version;
 /// Connects to a broker on behalf of the client, answers its CONNECT, and then its requests until the connection ends.
 pub(super) async fn serve(
     shared: &Arc<Shared>,
-    client: FrameReader<TcpStream>,
+    client: FrameReader<ServerStream>,
     request: ConnectRequest,
     peer: Peer,
 ) -> EndReason {
@@ -441,7 +440,11 @@ async fn deliver(outbound: &Outbound, command: Bytes) {
 }
 
 /// Tells the client why no broker can be asked for it.
-async fn without_broker(shared: &Shared, client: &mut TcpStream, error: &PoolError) -> EndReason {
+async fn without_broker(
+    shared: &Shared,
+    client: &mut ServerStream,
+    error: &PoolError,
+) -> EndReason {
     if let PoolError::Connect { error, .. } = error {
         match error.as_ref() {
             ConnectError::Refused { frame, .. } => {
@@ -481,6 +484,7 @@ pub(in crate::gateway) fn connection_options(shared: &Shared) -> ConnectionOptio
         max_in_flight: IN_FLIGHT_MAX,
         allowed: Some(shared.address_check()),
         tracker: shared.connections.clone(),
+        tls: shared.tls.brokers.clone(),
         ..ConnectionOptions::default()
     }
 }

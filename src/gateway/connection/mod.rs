@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::debug;
 
@@ -32,7 +33,7 @@ use super::upstream::{self, DialError, HandshakeError, Outcome};
 use crate::auth::{self, AuthenticationError, AuthenticationService, Presented, UnixTime};
 use crate::client::ConnectError;
 use crate::naming::BrokerAddress;
-use crate::net::{FrameReader, ReadError, scratch};
+use crate::net::{FrameReader, ReadError, ServerStream, Stream, scratch};
 use crate::protocol::command::Command;
 use crate::protocol::frame::{Frame, FrameLimits};
 use crate::protocol::proto::pulsar::ServerError;
@@ -58,31 +59,43 @@ impl Peer {
 /// What the handshake came to.
 enum Decided {
     /// With the end of the client's credential, where that ends the relay.
-    Relay(Box<Passthrough<TcpStream, TcpStream>>, Option<UnixTime>),
-    Lookups(Box<(FrameReader<TcpStream>, ConnectRequest)>),
+    Relay(Box<Passthrough<ServerStream, Stream>>, Option<UnixTime>),
+    Lookups(Box<(FrameReader<ServerStream>, ConnectRequest)>),
     Ended(EndReason),
+}
+
+/// What holds for a connection until its handshake is over.
+#[derive(Debug)]
+pub(crate) struct PendingHandshake {
+    /// When it has to be over, TLS included.
+    pub(crate) deadline: Instant,
+    /// Its place among the connections whose handshake is not over, where these are bounded.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
 }
 
 /// Serves one client until its connection ends, and says why it ended. Ends early and in order when the gateway drains.
 /// Not cancel-safe: dropping it cuts the connection.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
-    client: TcpStream,
+    client: ServerStream,
     address: SocketAddr,
+    pending: PendingHandshake,
 ) -> EndReason {
+    let PendingHandshake { deadline, place } = pending;
     let peer = Peer {
         address,
-        // Plain connections show none.
-        certificate: None,
+        certificate: client.peer_certificate().map(Into::into),
     };
     let handshake = async {
         tokio::select! {
             biased;
             () = shared.draining.cancelled() => Decided::Ended(EndReason::Drained),
-            decided = handshake(&shared, client, &peer) => decided,
+            decided = handshake(&shared, client, &peer, deadline) => decided,
         }
     };
-    match Box::pin(handshake).await {
+    let decided = Box::pin(handshake).await;
+    drop(place);
+    match decided {
         Decided::Ended(reason) => {
             debug!(peer = %address, ?reason, "no handshake");
             reason
@@ -119,9 +132,11 @@ async fn reached(time: Option<UnixTime>) {
     }
 }
 
+/// Relays a pair, until the client's credential ends where that has an end. One without TLS on either side is a relay of its own, which
+/// has nothing to do with TLS.
 async fn relay(
     shared: &Shared,
-    pair: Passthrough<TcpStream, TcpStream>,
+    pair: Passthrough<ServerStream, Stream>,
     expires_at: Option<UnixTime>,
 ) -> EndReason {
     let _broker = shared.metrics.broker_connected();
@@ -142,7 +157,11 @@ async fn relay(
             () = reached(expires_at) => expired.store(true, Ordering::Relaxed),
         }
     };
-    match forward::relay(pair, inspector, context, leave).await {
+    let result = match pair.without_tls() {
+        Ok(pair) => forward::relay(pair, inspector, context, leave).await,
+        Err(pair) => Box::pin(forward::relay(*pair, inspector, context, leave)).await,
+    };
+    match result {
         Ok(()) if expired.load(Ordering::Relaxed) => EndReason::CredentialExpired,
         Ok(()) if shared.draining.is_cancelled() => EndReason::Drained,
         Ok(()) => EndReason::Closed,
@@ -158,8 +177,35 @@ async fn relay(
     }
 }
 
+impl Passthrough<ServerStream, Stream> {
+    /// The bare sockets, where neither side has TLS.
+    fn without_tls(self) -> Result<Passthrough<TcpStream, TcpStream>, Box<Self>> {
+        match (self.client, self.broker) {
+            (ServerStream::Plain(client), Stream::Plain(broker)) => Ok(Passthrough {
+                client,
+                broker,
+                early_from_client: self.early_from_client,
+                early_from_broker: self.early_from_broker,
+                limits: self.limits,
+            }),
+            (client, broker) => Err(Box::new(Self {
+                client,
+                broker,
+                early_from_client: self.early_from_client,
+                early_from_broker: self.early_from_broker,
+                limits: self.limits,
+            })),
+        }
+    }
+}
+
 /// Reads up to the CONNECT and does what it asks for.
-async fn handshake(shared: &Shared, client: TcpStream, peer: &Peer) -> Decided {
+async fn handshake(
+    shared: &Shared,
+    client: ServerStream,
+    peer: &Peer,
+    deadline: Instant,
+) -> Decided {
     let mut client = FrameReader::new(
         client,
         FrameLimits {
@@ -172,7 +218,6 @@ async fn handshake(shared: &Shared, client: TcpStream, peer: &Peer) -> Decided {
     };
     let mut state = Handshake::new(PROXY_VERSION, rules);
     let mut challenge = None;
-    let deadline = Instant::now() + shared.handshake_timeout();
     loop {
         // A client that always has a further frame ready would never be waited for, and so never be late.
         if Instant::now() >= deadline {
@@ -316,7 +361,7 @@ fn end_of_relay(shared: &Shared, request: &ConnectRequest) -> Option<UnixTime> {
 }
 
 /// Connects the client to the broker that it names.
-async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Asked) -> Decided {
+async fn direct(shared: &Shared, mut client: FrameReader<ServerStream>, asked: Asked) -> Decided {
     let dial = async {
         match asked.target {
             Some(target) => upstream::dial(shared, &target).await,
@@ -370,6 +415,9 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
         Err(_) => HandshakeError::BrokerSilent,
     };
     debug!("handshake with a broker failed: {error}");
+    if let Some(error) = error.of_tls() {
+        shared.notices.unreachable(&error);
+    }
     if !error.is_clients() {
         refuse(client.get_mut(), &error).await;
     }
@@ -394,7 +442,7 @@ async fn direct(shared: &Shared, mut client: FrameReader<TcpStream>, asked: Aske
 }
 
 /// The first known broker, in turn, that takes a connection.
-async fn any_broker(shared: &Shared) -> Result<TcpStream, DialError> {
+async fn any_broker(shared: &Shared) -> Result<Stream, DialError> {
     let mut last = DialError::from(ConnectError::DialTimeout(Duration::ZERO));
     for target in shared.brokers.in_turn() {
         match upstream::dial(shared, &target).await {
@@ -431,7 +479,7 @@ async fn close_behind<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S, bytes: 
 
 /// Ends our side and gives the client a moment to end its own: closing with its bytes unread would reset the connection under
 /// the frame that it should still read.
-async fn close<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S) {
+pub(super) async fn close<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S) {
     if client.shutdown().await.is_err() {
         return;
     }
@@ -476,7 +524,8 @@ impl UserFacingError for LookupOnly {
 async fn send<W: AsyncWrite + Unpin>(client: &mut W, command: &Command) -> io::Result<()> {
     let mut bytes = BytesMut::new();
     command.encode(&mut bytes);
-    client.write_all(&bytes).await
+    client.write_all(&bytes).await?;
+    client.flush().await
 }
 
 /// What brokers see as `CommandConnect.proxy_version`.

@@ -73,7 +73,7 @@ impl Brokers {
             next_web: AtomicUsize::new(0),
             discovered: configured.is_empty(),
             unlisted: AtomicBool::new(settings.discovery.metadata_store.is_some()),
-            tls: settings.broker.tls(),
+            tls: settings.tls.brokers.enabled,
             started: Instant::now(),
             known: registry.gauge(
                 "pulsegate_gateway_brokers_known",
