@@ -14,6 +14,7 @@
 //! - [`app`]: the composition root: wiring, phases, signals.
 //! - [`cli`]: the command line.
 
+pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod client;

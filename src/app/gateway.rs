@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,6 +12,9 @@ use tokio_util::task::TaskTracker;
 
 use super::lifecycle::{Ended, Shutdown, ShutdownTimes, shut_down};
 use super::limits;
+use crate::admin::{
+    Access, AccessOptions, ReverseProxy, ReverseProxyOptions, RouteOptions, WebBrokers, routes,
+};
 use crate::config::{self, GatewaySettings};
 use crate::gateway::{Gateway, GatewayHandle};
 use crate::http::{HttpLimits, HttpServer, Phase, Phases, Response, Router, phases};
@@ -50,7 +54,7 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
     let tasks = TaskTracker::new();
     let stop_http = CancellationToken::new();
     if let Some(server) = web {
-        let router = router(&settings, &registry, handle, phases);
+        let router = router(&settings, &registry, handle, phases)?;
         let stop = stop_http.clone();
         tasks.spawn(server.serve(router, stop));
     }
@@ -96,25 +100,40 @@ fn router(
     registry: &MetricRegistry,
     gateway: GatewayHandle,
     phases: Phases,
-) -> Router {
-    let mut router = Router::new();
-    if settings.http.metrics_enabled {
-        for path in ["/metrics", "/metrics/"] {
-            let registry = registry.clone();
-            router = router.route(path, move || Response {
-                status: 200,
-                content_type: "text/plain; version=0.0.4; charset=utf-8",
-                body: registry.render(),
-            });
-        }
-    }
+) -> anyhow::Result<Router> {
+    let access = AccessOptions {
+        max_requests: settings.proxy.max_requests,
+        requests_per_second: settings.proxy.requests_per_second,
+        ..AccessOptions::default()
+    };
+    let known = gateway.clone();
+    let brokers = WebBrokers::new(&settings.proxy, false)
+        .with_known_hosts(Arc::new(move |host| known.knows_broker_host(host)));
+    let connect_timeout = match settings.broker_connect_timeout {
+        Duration::ZERO => settings.proxy.timeout,
+        limit => limit,
+    };
+    let proxy = ReverseProxyOptions {
+        brokers,
+        connect_timeout,
+        tls: None,
+        server_name: settings.advertised_address.clone(),
+    };
+    let options = RouteOptions {
+        settings: &settings.proxy,
+        access: Access::new(access, registry)?,
+        proxy: ReverseProxy::new(settings.proxy.clone(), proxy),
+        stats: settings.http.metrics_enabled,
+        registry: registry.clone(),
+        gateway: gateway.clone(),
+    };
     let status_file = settings.http.status_file.clone();
-    router
+    Ok(routes(Router::new(), options)
         .route("/livez", || Response::text(200, "ok\n"))
         .route("/readyz", move || {
             readiness(phases.current(), gateway.is_ready())
         })
-        .route("/status.html", move || status(status_file.as_deref()))
+        .route("/status.html", move || status(status_file.as_deref())))
 }
 
 /// 200 while new clients can be served; else 503 with the reason.

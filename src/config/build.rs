@@ -45,6 +45,7 @@ pub fn load_gateway(sources: &Sources) -> Result<LoadedGateway, ConfigErrors> {
 pub(super) struct Builder {
     keys: &'static [KeySpec],
     pub(super) values: BTreeMap<&'static str, RawValue>,
+    pub(super) families: BTreeMap<String, RawValue>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
 }
@@ -53,6 +54,7 @@ impl Builder {
     pub(super) fn new(sources: &Sources, keys: &'static [KeySpec]) -> Self {
         let RawSettings {
             values,
+            families,
             problems,
             warnings,
             ..
@@ -60,6 +62,7 @@ impl Builder {
         Self {
             keys,
             values,
+            families,
             problems,
             warnings,
         }
@@ -92,7 +95,6 @@ impl Builder {
         let defaults =
             GatewaySettings::for_broker(broker.clone().unwrap_or_else(|| placeholder.into()));
         let settings = GatewaySettings {
-            web: self.web(),
             bind_address: self.parse(
                 "bindAddress",
                 defaults.bind_address,
@@ -161,6 +163,7 @@ impl Builder {
                 DAY_SECONDS,
             )),
             http: self.http(),
+            proxy: self.http_proxy(),
             ..defaults
         };
         self.check_together(&settings);
@@ -255,21 +258,6 @@ impl Builder {
         }
     }
 
-    fn web(&mut self) -> Vec<String> {
-        let key = "brokerWebServiceURL";
-        let urls = self
-            .list(key, "http://host:port, comma separated", |url| {
-                is_web_url(url).then(|| url.to_owned())
-            })
-            .unwrap_or_default();
-        if !urls.is_empty() {
-            let what = "checked, but nothing is served through it by this version";
-            self.warnings
-                .push(Problem::new(self.origin(key), key, what));
-        }
-        urls
-    }
-
     /// `brokerProxyAllowedHostNames`: without it only brokers are reached that are configured or that answers named.
     fn allowed_host_names(&mut self) -> Option<Vec<String>> {
         let key = "brokerProxyAllowedHostNames";
@@ -348,7 +336,7 @@ impl Builder {
         default
     }
 
-    fn number<T>(&mut self, key: &str, default: T, min: u64, max: u64) -> T
+    pub(super) fn number<T>(&mut self, key: &str, default: T, min: u64, max: u64) -> T
     where
         T: TryFrom<u64>,
     {
@@ -363,7 +351,7 @@ impl Builder {
     }
 
     /// A bound that 0 or less turns off.
-    fn bound(&mut self, key: &str, default: Option<usize>) -> Option<usize> {
+    pub(super) fn bound(&mut self, key: &str, default: Option<usize>) -> Option<usize> {
         self.parse(key, default, "a number; 0 for no bound", |text| {
             let number = text
                 .parse::<i64>()
@@ -386,7 +374,7 @@ impl Builder {
     }
 
     /// A comma list; `None` when it has no item, or a `*` that `parse` does not take: then everything is meant.
-    fn list<T>(
+    pub(super) fn list<T>(
         &mut self,
         key: &str,
         expected: &str,
@@ -470,20 +458,6 @@ fn host_pattern(text: &str) -> Option<String> {
             || matches!(byte, b'.' | b'-' | b'_' | b'*' | b':' | b'[' | b']')
     };
     (text.len() <= HOST_PATTERN_MAX && text.bytes().all(allowed)).then(|| text.to_owned())
-}
-
-fn is_web_url(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix("http://") else {
-        return false;
-    };
-    let authority = rest
-        .split_once('/')
-        .map_or(rest, |(authority, _)| authority);
-    let with_port = BrokerAddress::from_host_port(authority).is_ok();
-    (with_port || BrokerAddress::from_host_port(&format!("{authority}:80")).is_ok())
-        && rest
-            .bytes()
-            .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'@'))
 }
 
 pub(super) const BOOLEAN: &str = "true or false";

@@ -10,6 +10,7 @@ mod authentication;
 mod build;
 mod client;
 mod credential;
+mod http_proxy;
 mod keys;
 mod problem;
 mod properties;
@@ -27,6 +28,7 @@ pub use client::{CLIENT_KEYS, ClientSettings, ClientTlsSettings, LoadedClient, l
 pub use credential::{
     CREDENTIAL_SIZE_MAX, CredentialError, CredentialSource, Secret, read_credential_file,
 };
+pub use http_proxy::{ProxyRoute, ProxySettings};
 pub use keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 pub use problem::{ConfigErrors, Origin, Problem};
 pub use raw::{FlagValue, Sources};

@@ -48,8 +48,8 @@ pub(super) struct RawSettings {
     /// The settings that there are.
     keys: &'static [KeySpec],
     pub(super) values: BTreeMap<&'static str, RawValue>,
-    /// Names given that match a family (`brokerClient_*`).
-    families: BTreeMap<String, &'static KeySpec>,
+    /// Names given that match a family (`brokerClient_*`), with their values.
+    pub(super) families: BTreeMap<String, RawValue>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
 }
@@ -174,19 +174,16 @@ impl RawSettings {
             .push(problem);
             return;
         };
+        let value = RawValue {
+            text: value.trim().to_owned(),
+            origin,
+            apache_file: false,
+        };
         if spec.name.ends_with('*') {
-            self.families.insert(key.to_owned(), spec);
-            return;
+            self.families.insert(key.to_owned(), value);
+        } else {
+            self.values.insert(spec.name, value);
         }
-        let text = value.trim().to_owned();
-        self.values.insert(
-            spec.name,
-            RawValue {
-                text,
-                origin,
-                apache_file: false,
-            },
-        );
     }
 
     /// Gives each deprecated name's value to the real setting, unless that has one.
@@ -224,9 +221,10 @@ impl RawSettings {
             (spec.status == KeyStatus::NoEffect && !spec.is_default(&value.text))
                 .then(|| (*name).to_owned())
         });
-        let names: Vec<String> = named
-            .chain(self.families.keys().map(|name| shown(name)))
-            .collect();
+        let of_families = self.families.keys().filter(|name| {
+            KeySpec::find(self.keys, name).is_some_and(|spec| spec.status == KeyStatus::NoEffect)
+        });
+        let names: Vec<String> = named.chain(of_families.map(|name| shown(name))).collect();
         if !names.is_empty() {
             let what = format!(
                 "accepted, but without effect in this version: {}",

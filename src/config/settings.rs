@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::http_proxy::ProxySettings;
 use crate::naming::{AddressRange, ServiceUrl};
 
 /// Settings of the gateway: plain data, validated, built once by [`super::load_gateway`].
@@ -13,8 +14,6 @@ use crate::naming::{AddressRange, ServiceUrl};
 pub struct GatewaySettings {
     /// `brokerServiceURL`: the brokers that lookups are asked of. Never with TLS in this version.
     pub broker: ServiceUrl,
-    /// `brokerWebServiceURL`: base URLs of the brokers' HTTP service; may be empty.
-    pub web: Vec<String>,
     /// `bindAddress`: the address of all listeners.
     pub bind_address: IpAddr,
     /// `servicePort`: TCP port of the binary protocol; 0 picks a free one. `None` never passes validation in this
@@ -60,6 +59,8 @@ pub struct GatewaySettings {
     pub drain_timeout: Duration,
     /// Settings of the HTTP endpoints.
     pub http: HttpSettings,
+    /// Settings of the HTTP reverse proxy.
+    pub proxy: ProxySettings,
 }
 
 impl GatewaySettings {
@@ -68,7 +69,6 @@ impl GatewaySettings {
     pub fn for_broker(broker: ServiceUrl) -> Self {
         Self {
             broker,
-            web: Vec::new(),
             bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             service_port: Some(6650),
             web_service_port: Some(8080),
@@ -88,6 +88,7 @@ impl GatewaySettings {
             not_ready_period: Duration::ZERO,
             drain_timeout: Duration::from_secs(15),
             http: HttpSettings::default(),
+            proxy: ProxySettings::default(),
         }
     }
 }
@@ -97,7 +98,7 @@ impl GatewaySettings {
 pub struct HttpSettings {
     /// `statusFilePath`: `/status.html` answers 200 only while this file exists; `None` answers 404.
     pub status_file: Option<PathBuf>,
-    /// `enableProxyStatsEndpoints`: whether `/metrics` is served.
+    /// `enableProxyStatsEndpoints`: whether `/metrics` and `/proxy-stats` are served.
     pub metrics_enabled: bool,
     /// `maxHttpServerConnections`: HTTP connections at a time; `None` is no bound.
     pub max_connections: Option<usize>,

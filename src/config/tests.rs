@@ -104,7 +104,8 @@ fn values_become_types() {
         "httpServerIdleTimeout=1500",
     ]);
     assert_eq!(read.broker.to_string(), "pulsar://b1:1,b2:2");
-    assert_eq!(read.web, ["http://b1:8080", "http://[::1]:80/base"]);
+    let web: Vec<String> = read.proxy.brokers.iter().map(ToString::to_string).collect();
+    assert_eq!(web, ["http://b1:8080", "http://[::1]:80/base"]);
     assert_eq!(read.bind_address, IpAddr::V6(Ipv6Addr::LOCALHOST));
     assert_eq!((read.service_port, read.web_service_port), (Some(0), None));
     assert_eq!(read.advertised_address.as_deref(), Some("gate.example"));
@@ -358,14 +359,15 @@ fn unknown_variables_are_errors_under_our_prefix_only() {
 #[test]
 fn settings_without_effect_are_reported_once_and_without_values() {
     let text = "brokerServiceURL=pulsar://b:1\nnumIOThreads=\nhttpNumThreads=8\ntokenSecretKey=data:hush\n\
-                proxyZeroCopyModeEnabled=true\nbrokerClient_listenerName=hush\nhttpReverseProxy.x.path=/x\n";
+                proxyZeroCopyModeEnabled=true\nbrokerClient_listenerName=hush\nhttpReverseProxy.x.path=/x\n\
+                httpReverseProxy.x.proxyTo=http://x\n";
     let loaded = with_file("proxy.conf", text).expect("valid");
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
         warnings,
         [
             "settings: accepted, but without effect in this version: httpNumThreads, tokenSecretKey, \
-          brokerClient_listenerName, httpReverseProxy.x.path"
+          brokerClient_listenerName"
         ]
     );
 }

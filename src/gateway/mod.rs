@@ -13,6 +13,7 @@ mod health;
 mod inspect;
 mod notices;
 mod policy;
+mod rates;
 mod resolver;
 mod stats;
 mod topics;
@@ -32,7 +33,9 @@ use tracing::{debug, info};
 use self::health::BrokerHealth;
 use self::notices::Notices;
 use self::policy::TargetPolicy;
+pub use self::rates::ConnectionStats;
 use self::stats::{EndReason, GatewayMetrics};
+pub use self::topics::TopicStats;
 use crate::client::AddressCheck;
 use crate::config::GatewaySettings;
 use crate::http::{Phase, Phases};
@@ -67,6 +70,22 @@ impl GatewayHandle {
     /// Whether clients can be served: a configured broker answered lately.
     pub fn is_ready(&self) -> bool {
         self.shared.health.is_reachable()
+    }
+
+    /// The relays that are open, in no order.
+    pub fn connections(&self) -> Vec<ConnectionStats> {
+        self.shared.metrics.relays.stats()
+    }
+
+    /// The topics that have metrics of their own, in no order.
+    pub fn topics(&self) -> Vec<TopicStats> {
+        self.shared.metrics.topics.stats()
+    }
+
+    /// Whether a host name, in lower case, is that of a broker: a configured one, one that a broker named, or one that
+    /// `brokerProxyAllowedHostNames` allows.
+    pub fn knows_broker_host(&self, host: &str) -> bool {
+        self.shared.policy.knows_host(host)
     }
 }
 
@@ -166,6 +185,7 @@ impl Gateway {
             ..
         } = self;
         let mut probe = std::pin::pin!(health::probe(&shared));
+        let mut sampler = std::pin::pin!(sample(&shared));
         let connections = shared.connections.clone();
         let cut = CancellationToken::new();
         loop {
@@ -173,6 +193,7 @@ impl Gateway {
                 biased;
                 () = phases.reached(Phase::Draining) => break,
                 never = &mut probe => match never {},
+                never = &mut sampler => match never {},
                 admission = listener.accept() => admission,
             };
             admit(&shared, &connections, &cut, admission);
@@ -190,6 +211,15 @@ impl Gateway {
                 connections.wait().await;
             }
         }
+    }
+}
+
+/// Takes samples for the rates of relays and topics, for ever. Cancel-safe.
+async fn sample(shared: &Shared) -> std::convert::Infallible {
+    loop {
+        tokio::time::sleep(SAMPLE_PERIOD).await;
+        shared.metrics.relays.sample(SAMPLE_PERIOD);
+        shared.metrics.topics.sample(SAMPLE_PERIOD);
     }
 }
 
@@ -328,6 +358,8 @@ impl UserFacingError for TooManyConnections {
     }
 }
 
+/// Time over which rates are taken.
+const SAMPLE_PERIOD: Duration = Duration::from_secs(5);
 /// Bound of a handshake where keep-alive is off.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// 2^32 divided by the golden ratio.

@@ -102,6 +102,19 @@ impl TargetPolicy {
                 .is_none_or(|ranges| ranges.iter().any(|range| range.contains(address)))
     }
 
+    /// Whether a host, in lower case, is that of a broker, whatever the port: a configured or learned one, or one that the
+    /// operator's patterns allow.
+    pub(crate) fn knows_host(&self, host: &str) -> bool {
+        let named = |targets: &HashSet<Target>| targets.iter().any(|(name, _)| name == host);
+        named(&self.configured)
+            || match &self.hosts {
+                Hosts::Learned(known) => named(&known.read().learned),
+                Hosts::Patterns(patterns) => patterns
+                    .iter()
+                    .any(|pattern| wildcard_matches(pattern, host)),
+            }
+    }
+
     /// A broker was named by a broker.
     pub(crate) fn learn(&self, address: &BrokerAddress) {
         if let Hosts::Learned(known) = &self.hosts {
@@ -246,6 +259,19 @@ mod tests {
                 "{ip}"
             );
         }
+    }
+
+    #[test]
+    fn hosts_of_brokers_are_known_whatever_the_port() {
+        let learned = policy(|_| ());
+        learned.learn(&address("broker-1:6650"));
+        assert!(learned.knows_host("broker-0") && learned.knows_host("broker-1"));
+        assert!(!learned.knows_host("broker-2"));
+        let patterns = policy(|settings| {
+            settings.allowed_host_names = Some(vec!["*.pulsar.svc".to_owned()]);
+        });
+        assert!(patterns.knows_host("broker-0") && patterns.knows_host("b.pulsar.svc"));
+        assert!(!patterns.knows_host("broker-1"));
     }
 
     #[test]

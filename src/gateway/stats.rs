@@ -1,9 +1,11 @@
 //! The metrics of the gateway: names and labels of Apache's proxy where it has them, our own beside.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
+use super::rates::{OpenRelays, RelayMeter, RelayTotals};
 use super::topics::TopicTable;
 use crate::telemetry::{MetricError, MetricRegistry};
 
@@ -15,9 +17,10 @@ pub(crate) struct GatewayMetrics {
     rejected_connections: IntCounter,
     broker_connections: IntGauge,
     connection_ends: IntCounterVec,
-    relayed_chunks: IntCounter,
-    relayed_bytes: IntCounter,
+    relayed: RelayTotals,
     requests: [RequestCounters; 4],
+    /// Open relays.
+    pub(crate) relays: Arc<OpenRelays>,
     /// Traffic per topic.
     pub(crate) topics: Arc<TopicTable>,
 }
@@ -134,20 +137,23 @@ impl GatewayMetrics {
                 "Client connections that ended, by reason.",
                 &["reason"],
             )?,
-            relayed_chunks: registry.counter(
-                "pulsar_proxy_binary_ops_total",
-                "Buffers relayed, both directions.",
-            )?,
-            relayed_bytes: registry.counter(
-                "pulsar_proxy_binary_bytes_total",
-                "Bytes relayed, both directions.",
-            )?,
+            relayed: RelayTotals {
+                chunks: registry.counter(
+                    "pulsar_proxy_binary_ops_total",
+                    "Buffers relayed, both directions.",
+                )?,
+                bytes: registry.counter(
+                    "pulsar_proxy_binary_bytes_total",
+                    "Bytes relayed, both directions.",
+                )?,
+            },
             requests: [
                 request("lookup", "Topic lookup", true)?,
                 request("partitions_metadata", "Partition metadata", true)?,
                 request("get_topics_of_namespace", "Topics of namespace", true)?,
                 request("get_schema", "Schema", false)?,
             ],
+            relays: Arc::default(),
             topics,
         })
     }
@@ -173,11 +179,9 @@ impl GatewayMetrics {
         GaugeGuard::new(&self.broker_connections)
     }
 
-    /// One chunk was relayed.
-    pub(crate) fn relayed(&self, bytes: usize) {
-        self.relayed_chunks.inc();
-        self.relayed_bytes
-            .inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
+    /// Counts what one relay moves; the relay counts as open until the meter is dropped.
+    pub(crate) fn meter(&self, client: SocketAddr, broker: Option<SocketAddr>) -> RelayMeter {
+        self.relays.open(client, broker, self.relayed.clone())
     }
 
     pub(crate) fn request_received(&self, request: LookupRequest) {

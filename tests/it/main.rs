@@ -9,7 +9,9 @@
 
 mod client_tls;
 mod gateway_direct;
+mod gateway_http;
 mod gateway_lifecycle;
 mod gateway_lookup;
 mod perf_null_broker;
 mod support;
+mod web;

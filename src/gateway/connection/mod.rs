@@ -55,7 +55,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, client: TcpStream, peer: SocketAd
             debug!(%peer, ?reason, "no handshake");
             reason
         }
-        Decided::Relay(pair) => relay(&shared, *pair).await,
+        Decided::Relay(pair) => relay(&shared, *pair, peer).await,
         Decided::Lookups(lookups) => {
             let (client, request) = *lookups;
             Box::pin(lookup::serve(&shared, client, request)).await
@@ -72,10 +72,15 @@ async fn asked_to_leave(shared: &Shared) {
     sleep(shared.drain_spread().mul_f64(turn)).await;
 }
 
-async fn relay(shared: &Shared, pair: Passthrough<TcpStream, TcpStream>) -> EndReason {
+async fn relay(
+    shared: &Shared,
+    pair: Passthrough<TcpStream, TcpStream>,
+    peer: SocketAddr,
+) -> EndReason {
     let _broker = shared.metrics.broker_connected();
+    let meter = shared.metrics.meter(peer, pair.broker.peer_addr().ok());
     let context = RelayContext {
-        metrics: &shared.metrics,
+        metrics: &meter,
         policy: &shared.policy,
         idle_timeout: shared.settings.broker_read_timeout,
     };
