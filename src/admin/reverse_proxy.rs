@@ -1,7 +1,7 @@
 //! The reverse proxy in front of the brokers' HTTP service.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,6 +13,7 @@ use hyper::header::{
     CONTENT_LENGTH, CONTENT_LOCATION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION,
 };
 use hyper::{Method, StatusCode, Uri};
+use tokio::net::lookup_host;
 use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
 use tracing::{debug, warn};
 
@@ -95,7 +96,8 @@ enum Problem {
 impl Problem {
     fn status(&self) -> u16 {
         match self {
-            Self::Path => 400,
+            // As brokers, which find nothing there.
+            Self::Path => 404,
             Self::Role => 403,
             Self::NoBroker => 503,
             Self::Late => 504,
@@ -175,7 +177,7 @@ impl ReverseProxy {
                 origin: route.target.origin.clone(),
                 path,
             };
-            let mut answer = self.send(&outgoing, &target).await?;
+            let mut answer = self.send(&outgoing, &target, &target.origin).await?;
             outgoing.upload.settle();
             rewrite_locations(answer.headers_mut(), |url| {
                 let rest = url.path.strip_prefix(route.target.path.as_str())?;
@@ -248,25 +250,30 @@ impl ReverseProxy {
         let mut redirects = 0;
         while let Some(location) = redirect(&answer) {
             let next = resolve(&at, location).ok_or_else(|| Problem::BadRedirect(at.clone()))?;
-            if !self.brokers.is_known(&next.origin) {
+            let server = if self.brokers.is_known(&next.origin) {
+                Some(next.origin.clone())
+            } else {
+                self.known_by_address(&next.origin).await
+            };
+            let Some(server) = server else {
                 return Err(Problem::Stranger {
                     from: at,
                     to: next.origin,
                 });
-            }
+            };
             if redirects == REDIRECTS_MAX {
                 return Err(Problem::Circle(at));
             }
             redirects += 1;
             // Read to its end, which is near, so that the connection can serve again.
             let _ = timeout(DRAIN_TIME, answer.into_body().read(DRAIN_MAX)).await;
-            answer = self
-                .send(&outgoing, &next)
-                .await
-                .map_err(|problem| match problem {
-                    Problem::Gone(_) => Problem::Gone(at),
-                    other => other,
-                })?;
+            answer =
+                self.send(&outgoing, &next, &server)
+                    .await
+                    .map_err(|problem| match problem {
+                        Problem::Gone(_) => Problem::Gone(at),
+                        other => other,
+                    })?;
             at = next.origin;
         }
         outgoing.upload.settle();
@@ -289,7 +296,7 @@ impl ReverseProxy {
                 path: format!("{}{path}", base.path),
                 origin: base.origin,
             };
-            match self.send(outgoing, &target).await {
+            match self.send(outgoing, &target, &target.origin).await {
                 Ok(answer) => return Ok((answer, target.origin)),
                 Err(Problem::Client(origin, error)) if error.is_unsent() => {
                     debug!(%origin, "an HTTP service of a broker cannot be asked: {error}");
@@ -302,9 +309,39 @@ impl ReverseProxy {
         Err(last)
     }
 
-    /// Sends to one service. A request that changes nothing is sent once more when its connection ends without an answer: a
+    /// The server of an unknown name, when it has the address of a configured service and so is one that gets requests anyway:
+    /// the address that was compared, or the name where the certificate is compared with it.
+    async fn known_by_address(&self, origin: &WebOrigin) -> Option<WebOrigin> {
+        let services = self.brokers.at_port_of(origin);
+        if services.is_empty() {
+            return None;
+        }
+        let theirs = addresses(origin).await;
+        for service in services {
+            let ours = addresses(&service).await;
+            let Some(same) = theirs.iter().find(|address| ours.contains(address)) else {
+                continue;
+            };
+            return Some(if origin.tls {
+                origin.clone()
+            } else {
+                WebOrigin {
+                    host: same.to_string(),
+                    ..origin.clone()
+                }
+            });
+        }
+        None
+    }
+
+    /// Sends to one service, at `server`. A request that changes nothing is sent once more when its connection ends without an answer: a
     /// connection that was kept may have ended just then.
-    async fn send(&self, outgoing: &Outgoing, target: &WebUrl) -> Result<Answer, Problem> {
+    async fn send(
+        &self,
+        outgoing: &Outgoing,
+        target: &WebUrl,
+        server: &WebOrigin,
+    ) -> Result<Answer, Problem> {
         let safe = matches!(
             outgoing.method,
             Method::GET | Method::HEAD | Method::OPTIONS
@@ -328,7 +365,7 @@ impl ReverseProxy {
             let Some(body) = outgoing.upload.attempt(gate) else {
                 return Err(Problem::Gone(target.origin.clone()));
             };
-            let sent = self.client.send(&target.origin, request.map(|()| body));
+            let sent = self.client.send(server, request.map(|()| body));
             let error = match sent.await {
                 Ok(answer) if ask_first && answer.status() == StatusCode::EXPECTATION_FAILED => {
                     ask_first = false;
@@ -387,6 +424,18 @@ fn path_of(request: &Request) -> Result<&str, Problem> {
         .uri()
         .path_and_query()
         .map_or("/", |path| path.as_str()))
+}
+
+/// The addresses of a host; none where it cannot be resolved.
+async fn addresses(origin: &WebOrigin) -> Vec<IpAddr> {
+    let resolve = lookup_host((origin.host.as_str(), origin.port));
+    match timeout(RESOLVE_TIME, resolve).await {
+        Ok(Ok(found)) => found
+            .map(|address| address.ip())
+            .take(ADDRESSES_MAX)
+            .collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// Where an answer redirects to.
@@ -493,4 +542,8 @@ const EXPECT_TIME: Duration = Duration::from_secs(1);
 /// The body of a redirect is read within this time and size.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 const DRAIN_MAX: usize = 16 * 1024;
+/// For finding out whether a host has the address of a broker.
+const RESOLVE_TIME: Duration = Duration::from_secs(2);
+/// More brokers than stand behind one name.
+const ADDRESSES_MAX: usize = 1024;
 const LOG_PERIOD: Duration = Duration::from_secs(10);

@@ -125,6 +125,17 @@ impl WebBrokers {
                 .as_ref()
                 .is_some_and(|known| known(&origin.host))
     }
+
+    /// The configured services at the port of `origin`: where one of them has the same address, it is the same server under
+    /// another name, as brokers behind a name that stands for all of them are.
+    pub(super) fn at_port_of(&self, origin: &WebOrigin) -> Vec<WebOrigin> {
+        let services = self.configured.iter().chain(&self.functions);
+        services
+            .map(|url| &url.origin)
+            .filter(|service| service.tls == origin.tls && service.port == origin.port)
+            .cloned()
+            .collect()
+    }
 }
 
 /// For how long a service that could not be reached is asked last.
