@@ -7,19 +7,35 @@ use hyper::header::{
     TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 
-/// Whether a path is one that every server takes for the same: none of its segments means "up" or "here", however it is
-/// escaped, and none does after a path parameter is cut off. Jetty, behind which the brokers are, does all of these.
-pub(super) fn is_plain_path(raw: &str) -> bool {
-    let unescaped = unescape(raw);
-    unescaped
-        .split(|byte| matches!(byte, b'/' | b'\\'))
-        .all(|segment| {
-            let name = segment
-                .split(|byte| *byte == b';')
-                .next()
-                .unwrap_or_default();
-            name != b"." && name != b".."
-        })
+/// Whether a path means what it says: no segment of it is `..` or `.`, however it is escaped or given a parameter, and none that
+/// shows only when escaped slashes are taken for slashes leads above the first `floor` segments. Jetty, behind which the brokers
+/// are, does all of these; a topic name may have escaped slashes, and even dots between them.
+pub(super) fn is_plain_path(raw: &str, floor: usize) -> bool {
+    let is_dots = |segment: &[u8]| matches!(without_parameter(segment), b"." | b"..");
+    let literal = raw.split('/').map(unescape);
+    if literal
+        .into_iter()
+        .any(|segment| segment.split(|byte| *byte == b'\\').any(is_dots))
+    {
+        return false;
+    }
+    let mut depth = 0;
+    for segment in unescape(raw).split(|byte| *byte == b'/') {
+        match without_parameter(segment) {
+            b"" | b"." => {}
+            b".." if depth <= floor => return false,
+            b".." => depth -= 1,
+            _ => depth += 1,
+        }
+    }
+    true
+}
+
+fn without_parameter(segment: &[u8]) -> &[u8] {
+    segment
+        .split(|byte| *byte == b';')
+        .next()
+        .unwrap_or_default()
 }
 
 /// Escapes taken out once; an incomplete one stays.
@@ -204,8 +220,10 @@ mod tests {
             "/admin/%2",
             "/admin/%zz",
             "/admin/a;b=c",
+            "/admin/v2/persistent/t/n/..%2F..%2Fx/stats",
+            "/admin/a%2f..%2fb",
         ] {
-            assert!(is_plain_path(plain), "{plain}");
+            assert!(is_plain_path(plain, 1), "{plain}");
         }
         for other in [
             "/admin/../metrics",
@@ -213,15 +231,25 @@ mod tests {
             "/admin/./x",
             "/admin/%2e%2E/x",
             "/admin/.%2e/x",
-            "/admin/a%2f..%2fb",
+            "/admin/..%2fmetrics",
+            "/admin/a%2f..%2f..%2fb",
+            "/admin/a/b%2f..%2f..%2f..;%2fmetrics",
+            "/admin//..%2fmetrics",
             "/admin/..%5cx",
             "/admin/..\\x",
             "/admin/..;/x",
             "/admin/..;a=b/x",
             "/admin/%2e%2e%3b/x",
         ] {
-            assert!(!is_plain_path(other), "{other}");
+            assert!(!is_plain_path(other, 1), "{other}");
         }
+    }
+
+    #[test]
+    fn paths_of_a_route_stay_below_it() {
+        assert!(is_plain_path("/a/b/x%2f..%2fy", 2));
+        assert!(!is_plain_path("/a/b/..%2fy", 2));
+        assert!(is_plain_path("/a/b/..%2fy", 1));
     }
 
     #[test]

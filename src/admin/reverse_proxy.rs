@@ -168,7 +168,7 @@ impl ReverseProxy {
     ) -> Answer {
         let deadline = Instant::now() + self.settings.timeout;
         let exchange = async {
-            let path = path_of(&request)?;
+            let path = path_of(&request, route.path.matches('/').count())?;
             let rest = path.strip_prefix(route.path.as_str()).unwrap_or(path);
             let slash = if rest.starts_with('/') { "" } else { "/" };
             let path = format!("{}{slash}{rest}", route.target.path);
@@ -244,7 +244,7 @@ impl ReverseProxy {
         caller: &Caller,
         targets: Vec<WebUrl>,
     ) -> Result<Answer, Problem> {
-        let path = path_of(&request)?.to_owned();
+        let path = path_of(&request, 1)?.to_owned();
         let outgoing = self.outgoing(request, caller)?;
         let (mut answer, mut at) = self.send_to_any(&outgoing, targets, &path).await?;
         let mut redirects = 0;
@@ -415,9 +415,10 @@ impl ReverseProxy {
     }
 }
 
-/// Path and query as they were sent, the scheme and host of an absolute form left out.
-fn path_of(request: &Request) -> Result<&str, Problem> {
-    if !forwarding::is_plain_path(request.uri().path()) {
+/// Path and query as they were sent, the scheme and host of an absolute form left out. The path stays below its first `floor`
+/// segments.
+fn path_of(request: &Request, floor: usize) -> Result<&str, Problem> {
+    if !forwarding::is_plain_path(request.uri().path(), floor) {
         return Err(Problem::Path);
     }
     Ok(request

@@ -89,7 +89,7 @@ impl Resolver {
         command: Bytes,
         request_id: u64,
     ) -> Option<Bytes> {
-        self.shared.metrics.request_received(request);
+        let _timer = self.shared.metrics.request_received(request);
         let answer = async {
             let _permit = self
                 .shared
@@ -127,6 +127,7 @@ impl Resolver {
             NoAnswer::Broker(LookupFailure::Denied(_)) | NoAnswer::Command(_) => {}
             NoAnswer::Broker(_) | NoAnswer::TooLong => self.shared.notices.unreachable(&error),
         }
+        self.shared.metrics.request_failed(error.code());
         Some(failure(request, request_id, &error).encode_command())
     }
 

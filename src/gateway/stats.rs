@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use prometheus::{Histogram, HistogramTimer, IntCounter, IntCounterVec, IntGauge};
 
 use super::rates::{OpenRelays, RelayMeter, RelayTotals};
 use super::topics::TopicTable;
+use crate::protocol::proto::pulsar::ServerError;
 use crate::telemetry::{MetricError, MetricRegistry};
 
 /// Counters of one gateway, shared by all its connections.
@@ -18,6 +19,9 @@ pub(crate) struct GatewayMetrics {
     broker_connections: IntGauge,
     connection_ends: IntCounterVec,
     relayed: RelayTotals,
+    request_seconds: Histogram,
+    request_errors: IntCounterVec,
+    dial_seconds: Histogram,
     requests: [RequestCounters; 4],
     /// Open relays.
     pub(crate) relays: Arc<OpenRelays>,
@@ -147,6 +151,21 @@ impl GatewayMetrics {
                     "Bytes relayed, both directions.",
                 )?,
             },
+            request_seconds: registry.histogram(
+                "pulsegate_gateway_request_seconds",
+                "Time from a request of a lookup connection to its answer.",
+                LATENCIES.to_vec(),
+            )?,
+            request_errors: registry.counter_vec(
+                "pulsegate_gateway_request_errors_total",
+                "Requests of lookup connections that the gateway answered by an error of its own, by its code.",
+                &["code"],
+            )?,
+            dial_seconds: registry.histogram(
+                "pulsegate_gateway_broker_connect_seconds",
+                "Time that connecting to the broker of a direct connection took, failures included.",
+                LATENCIES.to_vec(),
+            )?,
             requests: [
                 request("lookup", "Topic lookup", true)?,
                 request("partitions_metadata", "Partition metadata", true)?,
@@ -184,8 +203,22 @@ impl GatewayMetrics {
         self.relays.open(client, broker, self.relayed.clone())
     }
 
-    pub(crate) fn request_received(&self, request: LookupRequest) {
+    /// A request came; the time until the guard is dropped is how long its answer took.
+    pub(crate) fn request_received(&self, request: LookupRequest) -> HistogramTimer {
         self.counters(request).received.inc();
+        self.request_seconds.start_timer()
+    }
+
+    /// A request is answered by an error of the gateway's own.
+    pub(crate) fn request_failed(&self, code: ServerError) {
+        self.request_errors
+            .with_label_values(&[code.as_str_name()])
+            .inc();
+    }
+
+    /// A broker is being connected to until the guard is dropped.
+    pub(crate) fn dialling(&self) -> HistogramTimer {
+        self.dial_seconds.start_timer()
     }
 
     pub(crate) fn request_rejected(&self, request: LookupRequest) {
@@ -204,6 +237,11 @@ impl GatewayMetrics {
         }
     }
 }
+
+/// Bounds of the buckets of latencies, in seconds.
+const LATENCIES: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+];
 
 /// Holds a gauge one higher until it is dropped.
 #[derive(Debug)]

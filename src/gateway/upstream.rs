@@ -65,6 +65,7 @@ impl UserFacingError for DialError {
 /// See [`DialError`].
 pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<TcpStream, DialError> {
     shared.policy.check(target)?;
+    let _timer = shared.metrics.dialling();
     let limit = shared.connect_timeout();
     Ok(client::dial::dial(target, limit, Some(&shared.address_check())).await?)
 }

@@ -10,6 +10,8 @@
 mod client_tls;
 mod gateway_direct;
 mod gateway_http;
+mod gateway_http_limits;
+mod gateway_http_redirects;
 mod gateway_lifecycle;
 mod gateway_lookup;
 mod perf_null_broker;
