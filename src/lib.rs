@@ -7,14 +7,16 @@
 //! - [`config`]: files, environment and flags into typed settings.
 //! - [`telemetry`]: logging and the metric registry.
 //! - [`net`]: sockets: listener, frame reader, outbound lanes.
-//! - [`http`]: the small HTTP server under `/metrics` and the health endpoints.
+//! - [`http`]: HTTP server and client.
 //! - [`auth`]: who somebody is who connects: tokens, certificates, passwords.
 //! - [`client`]: our outgoing Pulsar connection.
 //! - [`gateway`]: the protocol-aware TCP gateway.
+//! - [`admin`]: HTTP in front of the brokers' HTTP service, and what passes through.
 //! - [`perf`]: load generators, a broker that stores nothing, latency histograms and reports.
 //! - [`app`]: the composition root: wiring, phases, signals.
 //! - [`cli`]: the command line.
 
+pub mod admin;
 pub mod app;
 pub mod auth;
 pub mod cli;

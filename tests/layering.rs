@@ -62,6 +62,8 @@ const MAY_USE_FILES: &[&str] = &["disk", "config", "cli", "perf"];
 
 /// Files that drive something: they may name threads, clocks and randomness. All others get these as arguments.
 const DRIVERS: &[&str] = &[
+    "src/admin/access.rs",
+    "src/admin/reverse_proxy.rs",
     "src/app/lifecycle.rs",
     "src/auth/clock.rs",
     "src/cli/messages/pace.rs",
@@ -79,6 +81,8 @@ const DRIVERS: &[&str] = &[
     "src/gateway/forward.rs",
     "src/gateway/notices.rs",
     "src/gateway/pools.rs",
+    "src/http/client.rs",
+    "src/http/idle.rs",
     "src/http/server.rs",
     "src/net/reload.rs",
     "src/perf/consume.rs",
@@ -86,6 +90,7 @@ const DRIVERS: &[&str] = &[
     "src/perf/produce.rs",
     "src/perf/run.rs",
     "src/telemetry/log_writer.rs",
+    "src/telemetry/metrics.rs",
 ];
 const DRIVERS_ONLY: &[&str] = &["Instant", "SystemTime", "RandomState"];
 /// Randomness without a seed that a test can give.

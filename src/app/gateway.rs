@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,7 +12,11 @@ use tokio_util::task::TaskTracker;
 
 use super::lifecycle::{Ended, Shutdown, ShutdownTimes, shut_down};
 use super::limits;
-use crate::auth::{AuthenticationService, SetupErrors};
+use crate::admin::{
+    Access, AccessOptions, HttpAuthenticationError, HttpAuthenticator, ReverseProxy,
+    ReverseProxyOptions, RouteOptions, WebBrokers, routes,
+};
+use crate::auth::{self, AuthenticationService, Presented, SetupErrors};
 use crate::config::{self, GatewaySettings};
 use crate::gateway::{Gateway, GatewayHandle};
 use crate::http::{HttpLimits, HttpServer, Phase, Phases, Response, Router, phases};
@@ -55,7 +60,7 @@ pub async fn run_gateway(settings: GatewaySettings) -> anyhow::Result<Ended> {
     .text(settings.advertised_address.as_deref());
     let tasks = TaskTracker::new();
     let stop_http = CancellationToken::new();
-    let router = router(&settings, &registry, handle, phases);
+    let router = router(&settings, &registry, handle, phases)?;
     tasks.spawn(web.serve(router, stop_http.clone()));
     let ran = TaskTracker::new();
     ran.spawn(gateway.run());
@@ -116,25 +121,68 @@ fn router(
     registry: &MetricRegistry,
     gateway: GatewayHandle,
     phases: Phases,
-) -> Router {
-    let mut router = Router::new();
-    if settings.http.metrics_enabled {
-        for path in ["/metrics", "/metrics/"] {
-            let registry = registry.clone();
-            router = router.route(path, move || Response {
-                status: 200,
-                content_type: "text/plain; version=0.0.4; charset=utf-8",
-                body: registry.render(),
-            });
-        }
+) -> anyhow::Result<Router> {
+    let authentication = &settings.authentication;
+    let super_users = authentication
+        .authorization_enabled
+        .then(|| authentication.super_user_roles.iter().cloned().collect());
+    let access = AccessOptions {
+        authenticator: gateway.authentication().cloned().map(authenticator),
+        super_users,
+        max_requests: settings.proxy.max_requests,
+        requests_per_second: settings.proxy.requests_per_second,
+    };
+    let known = gateway.clone();
+    let mut brokers = WebBrokers::new(&settings.proxy, settings.tls.brokers.enabled)
+        .with_known_hosts(Arc::new(move |host| known.knows_broker_host(host)));
+    if settings.discovery.metadata_store.is_some() {
+        let discovered = gateway.clone();
+        brokers = brokers.with_discovered(move || {
+            let services = discovered.discovered_web_services();
+            services.iter().filter_map(|url| url.parse().ok()).collect()
+        });
     }
+    let connect_timeout = match settings.broker_connect_timeout {
+        Duration::ZERO => settings.proxy.timeout,
+        limit => limit,
+    };
+    let tls = gateway.broker_tls();
+    let proxy = ReverseProxyOptions {
+        brokers,
+        connect_timeout,
+        tls: Some(Arc::new(move || tls.client().map_err(Into::into))),
+        server_name: settings.advertised_address.clone(),
+    };
+    let options = RouteOptions {
+        settings: &settings.proxy,
+        access: Access::new(access, registry)?,
+        proxy: ReverseProxy::new(settings.proxy.clone(), proxy),
+        stats: settings.http.metrics_enabled,
+        registry: registry.clone(),
+        gateway: gateway.clone(),
+    };
     let status_file = settings.http.status_file.clone();
-    router
+    Ok(routes(Router::new(), options)
         .route("/livez", || Response::text(200, "ok\n"))
         .route("/readyz", move || {
             readiness(phases.current(), gateway.is_ready())
         })
-        .route("/status.html", move || status(status_file.as_deref()))
+        .route("/status.html", move || status(status_file.as_deref())))
+}
+
+/// Who asks over HTTP, by the rules that hold for clients.
+fn authenticator(service: AuthenticationService) -> HttpAuthenticator {
+    Arc::new(move |headers, certificate, address| {
+        let presented = Presented {
+            address,
+            certificate,
+        };
+        // Passwords take up to a second to hash.
+        let authenticate = || service.authenticate_http(headers, &presented, auth::clock::now());
+        tokio::task::block_in_place(authenticate)
+            .map(|principal| Some(principal.role))
+            .map_err(|error| HttpAuthenticationError(error.to_string()))
+    })
 }
 
 /// 200 while new clients can be served; else 503 with the reason.

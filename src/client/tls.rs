@@ -24,7 +24,11 @@ pub enum TlsSource {
 }
 
 impl TlsSource {
-    pub(crate) fn client(&self) -> Result<Arc<TlsClient>, ConnectError> {
+    /// The client to use now.
+    ///
+    /// # Errors
+    /// Where the system trusts nobody.
+    pub fn client(&self) -> Result<Arc<TlsClient>, ConnectError> {
         match self {
             Self::System => TlsClient::system().map_err(ConnectError::TlsConfig),
             Self::Client(client) => Ok(Arc::clone(client)),

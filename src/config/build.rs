@@ -49,6 +49,7 @@ pub(super) struct Builder {
     pub(super) values: BTreeMap<&'static str, RawValue>,
     /// What sources call by names that are no settings.
     unknown: BTreeMap<String, RawValue>,
+    pub(super) families: BTreeMap<String, RawValue>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
 }
@@ -58,6 +59,7 @@ impl Builder {
         let RawSettings {
             values,
             unknown,
+            families,
             problems,
             warnings,
             ..
@@ -66,6 +68,7 @@ impl Builder {
             keys,
             values,
             unknown,
+            families,
             problems,
             warnings,
         }
@@ -99,7 +102,6 @@ impl Builder {
             GatewaySettings::for_broker(broker.clone().unwrap_or_else(|| placeholder.into()));
         let brokers_with_tls = broker.as_ref().is_some_and(ServiceUrl::tls) || self.asks_for_tls();
         let mut settings = GatewaySettings {
-            web: self.web(),
             bind_address: self.parse(
                 "bindAddress",
                 defaults.bind_address,
@@ -175,6 +177,7 @@ impl Builder {
             discovery: self.discovery(),
             authentication: self.authentication(),
             tls: tls::build(self, brokers_with_tls),
+            proxy: self.http_proxy(),
             ..defaults
         };
         self.identify_by_certificate(&mut settings);
@@ -323,21 +326,6 @@ impl Builder {
         None
     }
 
-    fn web(&mut self) -> Vec<String> {
-        let key = "brokerWebServiceURL";
-        let urls = self
-            .list(key, "http://host:port, comma separated", |url| {
-                is_web_url(url).then(|| url.to_owned())
-            })
-            .unwrap_or_default();
-        if !urls.is_empty() {
-            let what = "checked, but nothing is served through it by this version";
-            self.warnings
-                .push(Problem::new(self.origin(key), key, what));
-        }
-        urls
-    }
-
     /// `brokerProxyAllowedHostNames`: without it only brokers are reached that are configured or that answers named.
     fn allowed_host_names(&mut self) -> Option<Vec<String>> {
         let key = "brokerProxyAllowedHostNames";
@@ -447,7 +435,7 @@ impl Builder {
     }
 
     /// A bound that 0 or less turns off.
-    fn bound(&mut self, key: &str, default: Option<usize>) -> Option<usize> {
+    pub(super) fn bound(&mut self, key: &str, default: Option<usize>) -> Option<usize> {
         self.parse(key, default, "a number; 0 for no bound", |text| {
             let number = text
                 .parse::<i64>()
@@ -554,20 +542,6 @@ fn host_pattern(text: &str) -> Option<String> {
             || matches!(byte, b'.' | b'-' | b'_' | b'*' | b':' | b'[' | b']')
     };
     (text.len() <= HOST_PATTERN_MAX && text.bytes().all(allowed)).then(|| text.to_owned())
-}
-
-fn is_web_url(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix("http://") else {
-        return false;
-    };
-    let authority = rest
-        .split_once('/')
-        .map_or(rest, |(authority, _)| authority);
-    let with_port = BrokerAddress::from_host_port(authority).is_ok();
-    (with_port || BrokerAddress::from_host_port(&format!("{authority}:80")).is_ok())
-        && rest
-            .bytes()
-            .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'@'))
 }
 
 pub(super) const BOOLEAN: &str = "true or false";

@@ -594,7 +594,11 @@ mod tests {
                 format!("{PLUGIN}{plugin}"),
                 format!("brokerClientAuthenticationParameters={params}"),
             );
-            authentication(&[&plugin, &params]).broker_credential
+            let tls = [
+                "tlsEnabledWithBroker=true",
+                "brokerServiceURLTLS=pulsar+ssl://b:2",
+            ];
+            authentication(&[&plugin, &params, tls[0], tls[1]]).broker_credential
         };
         assert_eq!(
             own("Token", "token:a.b.c"),

@@ -120,11 +120,11 @@ pub(super) const fn is_secret(marks: &[&str]) -> bool {
 pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     // Brokers
     "brokerServiceURL" [""] Used: "service URL of the brokers, `pulsar://host:port[,host:port]`, with TLS `pulsar+ssl://`; required, or `brokerServiceURLTLS`, unless `metadataStoreUrl` is set";
-    "brokerWebServiceURL" [""] Used: "base URLs of the brokers' HTTP service, `http://host:port`, comma separated; checked, but nothing is served through them yet";
+    "brokerWebServiceURL" [""] Used: "base URLs of the brokers' HTTP service, `http://host:port`, comma separated: `/admin` and `/lookup` are passed on to them in turn; empty: these paths answer 503";
     "brokerServiceURLTLS" [""] Used: "service URL of the brokers over TLS, `pulsar+ssl://host:port[,host:port]`; in place of `brokerServiceURL` where `tlsEnabledWithBroker` is true";
-    "brokerWebServiceURLTLS" [""] NoEffect: "base URL of the brokers' HTTPS service";
-    "functionWorkerWebServiceURL" [""] NoEffect: "base URL of the function workers";
-    "functionWorkerWebServiceURLTLS" [""] NoEffect: "base URL of the function workers over TLS";
+    "brokerWebServiceURLTLS" [""] Used: "the same over TLS, `https://host:port`, in place of the above where `tlsEnabledWithBroker`";
+    "functionWorkerWebServiceURL" [""] Used: "base URL of the function workers, `http://host:port`: paths of functions, sources, sinks and workers go there; empty: to the brokers";
+    "functionWorkerWebServiceURLTLS" [""] Used: "the same over TLS, in place of the above where `tlsEnabledWithBroker`";
     "clusterName" [""] Used: "value of the `cluster` label of every metric; may stay empty";
     "metadataStoreUrl" [""] Used: "ZooKeeper with the live list of brokers, `zk:host:port[,host:port][/path]`; asked where `brokerServiceURL` is empty or `checkActiveBrokers` is true; other stores are refused";
     "configurationMetadataStoreUrl" [""] NoEffect: "configuration metadata store";
@@ -159,7 +159,7 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "webServicePort" ["8080"] Used: "TCP port of the HTTP endpoints; 0 picks a free one, empty turns them off";
     "webServicePortTls" [""] Used: "TCP port of the HTTP endpoints over TLS; 0 picks a free one, empty turns it off";
     "webServiceHaProxyProtocolEnabled" ["false"] RefusedWhenOn: "PROXY protocol on the HTTP port";
-    "webServiceTrustXForwardedFor" ["false"] NoEffect: "take the client's address from forwarding headers";
+    "webServiceTrustXForwardedFor" ["false"] Used: "whether forwarding headers of HTTP clients (`X-Forwarded-For` and so on) are passed on, ours added; else they are dropped";
     "webServiceLogDetailedAddresses" [""] NoEffect: "addresses in the access log";
     "numIOThreads" [""] NoEffect: "event loop threads";
     "numAcceptorThreads" ["", "1"] NoEffect: "accepting threads";
@@ -264,27 +264,27 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis" ["25000"] NoEffect: "wait for that memory";
     "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize" ["10000"] NoEffect: "requests that wait for that memory";
     "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize" ["10000"] NoEffect: "requests that wait for that memory";
-    "httpRequestsLimitEnabled" ["false"] NoEffect: "limit the rate of HTTP requests";
-    "httpRequestsMaxPerSecond" ["100.0"] NoEffect: "HTTP requests a second";
-    "maxConcurrentHttpRequests" ["1024"] NoEffect: "HTTP requests at a time";
+    "httpRequestsLimitEnabled" ["false"] Used: "whether the rate of HTTP requests is limited; one beyond is answered 429";
+    "httpRequestsMaxPerSecond" ["100.0"] Used: "HTTP requests a second, where limited; as many may come at once after a pause of a second";
+    "maxConcurrentHttpRequests" ["1024"] Used: "HTTP requests at a time, health endpoints not counted; one beyond is answered 503; 0 is no bound";
     "maxHttpServerConnections" ["2048"] Used: "HTTP connections at a time; 0 is no bound";
     "gatewayMaxTrackedTopics" ["10000"] Used: "topics with metric series of their own; later ones share one series";
     // HTTP
-    "httpReverseProxyConfigs" [""] NoEffect: "further routes";
-    "httpReverseProxy.*" [""] NoEffect: "further routes";
+    "httpReverseProxyConfigs" [""] NoEffect: "further routes as Java objects; the next setting has them";
+    "httpReverseProxy.*" [""] Used: "further routes: `httpReverseProxy.<name>.path` and `httpReverseProxy.<name>.proxyTo`, both needed";
     "httpOutputBufferSize" ["32768"] NoEffect: "response buffer";
-    "httpMaxRequestHeaderSize" ["8192"] Used: "largest request head in bytes; values under 8192 count as 8192";
-    "httpMaxResponseHeaderSize" ["8192"] NoEffect: "largest response head";
-    "httpInputMaxReplayBufferSize" ["5242880"] NoEffect: "request body kept for a redirect";
-    "httpProxyTimeout" ["300000"] NoEffect: "bound on a proxied request";
-    "httpProxyIdleTimeout" ["30000"] NoEffect: "idle timeout towards brokers";
+    "httpMaxRequestHeaderSize" ["8192"] Used: "largest request head in bytes, else 431, or 414 where the URI alone is larger; values under 8192 count as 8192";
+    "httpMaxResponseHeaderSize" ["8192"] Used: "largest head of a broker's answer in bytes, else 502; values under 8192 count as 8192";
+    "httpInputMaxReplayBufferSize" ["5242880"] Used: "bytes of a request body that are kept for a redirect of the broker";
+    "httpProxyTimeout" ["300000"] Used: "bound on a request that is passed on, both bodies included, in milliseconds; else 504";
+    "httpProxyIdleTimeout" ["30000"] Used: "a body of which nothing moves between gateway and broker for so many milliseconds fails; the wait for an answer is bounded by `httpProxyTimeout` alone";
     "httpNumThreads" [""] NoEffect: "HTTP threads";
     "httpServerThreadPoolQueueSize" ["8192"] NoEffect: "queue of the HTTP threads";
     "httpServerAcceptQueueSize" ["8192"] NoEffect: "accept queue";
-    "httpServerIdleTimeout" ["30000"] Used: "an HTTP connection on which nothing moves for so many milliseconds is closed";
-    "proxyHttpResponseHeadersJson" [""] NoEffect: "headers of every response";
-    "enableProxyStatsEndpoints" ["true"] Used: "whether `/metrics` is served";
-    "authenticateMetricsEndpoint" ["true", "false"] NoEffect: "`/metrics` needs authentication when that is on";
+    "httpServerIdleTimeout" ["30000"] Used: "an HTTP connection on which nothing moves for so many milliseconds is closed, unless an answer is being made";
+    "proxyHttpResponseHeadersJson" [""] Used: "headers of every response, a JSON object of names and values";
+    "enableProxyStatsEndpoints" ["true"] Used: "whether `/metrics` and `/proxy-stats` are served";
+    "authenticateMetricsEndpoint" ["true"] Used: "whether `/metrics` needs authentication when that is on";
     "metricsBufferResponse" ["false"] NoEffect: "cache of the metrics response";
     "metricsServletTimeoutMs" ["30000"] NoEffect: "bound on a metrics request";
     "additionalServletDirectory" [""] NoEffect: "directory of Java plugins";

@@ -12,6 +12,7 @@ mod client;
 mod credential;
 mod discovery;
 mod gateway_authentication;
+mod http_proxy;
 mod key_material;
 mod keys;
 mod problem;
@@ -37,6 +38,7 @@ pub use gateway_authentication::{
     GatewayAuthenticationSettings, IncomingAuthenticationSettings, ProviderSettings, PublicKeyKind,
     TokenKeySettings, TokenProviderSettings,
 };
+pub use http_proxy::{ProxyRoute, ProxySettings};
 pub use key_material::SecretBytes;
 pub use keys::{GATEWAY_KEYS, KeySpec, KeyStatus};
 pub use problem::{ConfigErrors, Origin, Problem};

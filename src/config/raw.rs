@@ -50,8 +50,8 @@ pub(super) struct RawSettings {
     pub(super) values: BTreeMap<&'static str, RawValue>,
     /// Values by names that are no settings, the last of each: a prefix may make settings of them.
     pub(super) unknown: BTreeMap<String, RawValue>,
-    /// Names given that match a family (`brokerClient_*`).
-    families: BTreeMap<String, &'static KeySpec>,
+    /// Names given that match a family (`brokerClient_*`), with their values.
+    pub(super) families: BTreeMap<String, RawValue>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
 }
@@ -184,10 +184,10 @@ impl RawSettings {
             return;
         };
         if spec.name.ends_with('*') {
-            self.families.insert(key.to_owned(), spec);
-            return;
+            self.families.insert(key.to_owned(), raw);
+        } else {
+            self.values.insert(spec.name, raw);
         }
-        self.values.insert(spec.name, raw);
     }
 
     /// Gives each deprecated name's value to the real setting, unless that has one.
@@ -225,9 +225,10 @@ impl RawSettings {
             (spec.status == KeyStatus::NoEffect && !spec.is_default(&value.text))
                 .then(|| (*name).to_owned())
         });
-        let names: Vec<String> = named
-            .chain(self.families.keys().map(|name| shown(name)))
-            .collect();
+        let of_families = self.families.keys().filter(|name| {
+            KeySpec::find(self.keys, name).is_some_and(|spec| spec.status == KeyStatus::NoEffect)
+        });
+        let names: Vec<String> = named.chain(of_families.map(|name| shown(name))).collect();
         if !names.is_empty() {
             let what = format!(
                 "accepted, but without effect in this version: {}",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::discovery::DiscoverySettings;
 use super::gateway_authentication::GatewayAuthenticationSettings;
+use super::http_proxy::ProxySettings;
 use super::tls::{BrokerTlsSettings, TlsSettings};
 use crate::naming::{AddressRange, ServiceUrl};
 
@@ -17,8 +18,6 @@ pub struct GatewaySettings {
     /// `brokerServiceURL`, or `brokerServiceURLTLS` where `tlsEnabledWithBroker` is on: the brokers that lookups are asked of.
     /// Names none where they are discovered.
     pub broker: ServiceUrl,
-    /// `brokerWebServiceURL`: base URLs of the brokers' HTTP service; may be empty.
-    pub web: Vec<String>,
     /// `bindAddress`: the address of all listeners.
     pub bind_address: IpAddr,
     /// `servicePort`: TCP port of the binary protocol; 0 picks a free one, `None` turns it off, which passes validation only
@@ -72,6 +71,8 @@ pub struct GatewaySettings {
     pub authentication: GatewayAuthenticationSettings,
     /// Settings of TLS, towards clients and towards brokers.
     pub tls: TlsSettings,
+    /// Settings of the HTTP reverse proxy.
+    pub proxy: ProxySettings,
 }
 
 impl GatewaySettings {
@@ -87,7 +88,6 @@ impl GatewaySettings {
         };
         Self {
             broker,
-            web: Vec::new(),
             bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             service_port: Some(6650),
             web_service_port: Some(8080),
@@ -111,6 +111,7 @@ impl GatewaySettings {
             discovery: DiscoverySettings::default(),
             authentication: GatewayAuthenticationSettings::default(),
             tls,
+            proxy: ProxySettings::default(),
         }
     }
 }
@@ -120,7 +121,7 @@ impl GatewaySettings {
 pub struct HttpSettings {
     /// `statusFilePath`: `/status.html` answers 200 only while this file exists; `None` answers 404.
     pub status_file: Option<PathBuf>,
-    /// `enableProxyStatsEndpoints`: whether `/metrics` is served.
+    /// `enableProxyStatsEndpoints`: whether `/metrics` and `/proxy-stats` are served.
     pub metrics_enabled: bool,
     /// `maxHttpServerConnections`: HTTP connections at a time; `None` is no bound.
     pub max_connections: Option<usize>,

@@ -104,7 +104,8 @@ fn values_become_types() {
         "httpServerIdleTimeout=1500",
     ]);
     assert_eq!(read.broker.to_string(), "pulsar://b1:1,b2:2");
-    assert_eq!(read.web, ["http://b1:8080", "http://[::1]:80/base"]);
+    let web: Vec<String> = read.proxy.brokers.iter().map(ToString::to_string).collect();
+    assert_eq!(web, ["http://b1:8080", "http://[::1]:80/base"]);
     assert_eq!(read.bind_address, IpAddr::V6(Ipv6Addr::LOCALHOST));
     assert_eq!((read.service_port, read.web_service_port), (Some(0), None));
     assert_eq!(read.advertised_address.as_deref(), Some("gate.example"));
@@ -412,14 +413,15 @@ fn unknown_variables_are_errors_under_our_prefix_only() {
 #[test]
 fn settings_without_effect_are_reported_once_and_without_values() {
     let text = "brokerServiceURL=pulsar://b:1\nnumIOThreads=\nhttpNumThreads=8\nsaslJaasServerRoleTokenSignerSecretPath=hush\n\
-                proxyZeroCopyModeEnabled=true\nbrokerClient_listenerName=hush\nhttpReverseProxy.x.path=/x\n";
+                proxyZeroCopyModeEnabled=true\nbrokerClient_listenerName=hush\nhttpReverseProxy.x.path=/x\n\
+                httpReverseProxy.x.proxyTo=http://x\n";
     let loaded = with_file("proxy.conf", text).expect("valid");
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
         warnings,
         [
             "settings: accepted, but without effect in this version: httpNumThreads, saslJaasServerRoleTokenSignerSecretPath, \
-          brokerClient_listenerName, httpReverseProxy.x.path"
+          brokerClient_listenerName"
         ]
     );
 }
@@ -526,7 +528,7 @@ fn repeated_settings_are_errors_unless_an_apache_file_repeats_the_value() {
 fn all_problems_of_all_sources_are_listed_together() {
     let directory = Directory::new();
     let text =
-        "# file\nservicePort: 70000\nmaxMessageSize: big\nbogus: 1\nauthorizationEnabled: true\n";
+        "# file\nservicePort: 70000\nmaxMessageSize: big\nbogus: 1\nhaProxyProtocolEnabled: true\n";
     let sources = Sources {
         file: Some(directory.file("a.yaml", text)),
         environment: vec![("PULSEGATE_clusterNam".to_owned(), "x".to_owned())],
@@ -549,7 +551,7 @@ fn all_problems_of_all_sources_are_listed_together() {
             "2 servicePort: \"70000\" is not accepted",
             "3 maxMessageSize: \"big\" is not accepted",
             "4 bogus: unknown setting",
-            "5 authorizationEnabled: not supported by this version: authorize clients",
+            "5 haProxyProtocolEnabled: not supported by this version: PROXY protocol on the binary port",
             "environment PULSEGATE_clusterNam clusterNam: unknown setting (did you mean clusterName?)",
             "settings brokerServiceURL: missing",
         ]

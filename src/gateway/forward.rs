@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::inspect::Inspector;
 use super::policy::TargetPolicy;
-use super::stats::GatewayMetrics;
+use super::rates::RelayMeter;
 use crate::net::scratch;
 use crate::protocol::frame::FrameLimits;
 use crate::protocol::head::{HeadScanner, ScanError};
@@ -38,7 +38,7 @@ pub(crate) struct Passthrough<C, B> {
 
 /// Times and shared parts of a relay.
 pub(crate) struct RelayContext<'a> {
-    pub(crate) metrics: &'a GatewayMetrics,
+    pub(crate) metrics: &'a RelayMeter,
     pub(crate) policy: &'a TargetPolicy,
     /// Longest time that a side may send nothing (`brokerProxyReadTimeoutMs`); `None` is for ever.
     pub(crate) idle_timeout: Option<Duration>,
@@ -239,7 +239,7 @@ where
 /// Who looks at what passes.
 struct Observer<'a> {
     inspector: Inspector,
-    metrics: &'a GatewayMetrics,
+    metrics: &'a RelayMeter,
     policy: &'a TargetPolicy,
 }
 
@@ -488,7 +488,7 @@ impl Direction {
                 offset
             }
         };
-        metrics.relayed(forward);
+        metrics.relayed(self.from == Side::Client, forward);
         forward
     }
 }

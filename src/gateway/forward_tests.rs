@@ -47,7 +47,7 @@ fn relayed(capacity: usize, early_from_client: Bytes, early_from_broker: Bytes) 
             limits: FrameLimits::default(),
         };
         let context = RelayContext {
-            metrics: &metrics,
+            metrics: &metrics.meter("127.0.0.1:1".parse().unwrap(), None),
             policy: &policy,
             idle_timeout: Some(Duration::from_secs(75)),
         };

@@ -17,6 +17,7 @@ mod introduction;
 mod notices;
 mod policy;
 mod pools;
+mod rates;
 mod resolver;
 mod stats;
 mod tls;
@@ -39,11 +40,13 @@ use self::introduction::Introductions;
 use self::notices::Notices;
 use self::policy::TargetPolicy;
 use self::pools::SharedPools;
+pub use self::rates::ConnectionStats;
 use self::stats::GatewayMetrics;
 use self::tls::GatewayTls;
 pub use self::tls::TlsStartError;
+pub use self::topics::TopicStats;
 use crate::auth::{AuthenticationService, SetupErrors};
-use crate::client::{AddressCheck, Authentication};
+use crate::client::{AddressCheck, Authentication, TlsSource};
 use crate::config::GatewaySettings;
 use crate::http::{Phase, Phases};
 use crate::net::{Admission, Listener, ListenerLimits, TlsServerFiles};
@@ -96,6 +99,32 @@ impl GatewayHandle {
     /// Whether clients can be served: a known broker answered lately, and where brokers are discovered a list of them came.
     pub fn is_ready(&self) -> bool {
         self.shared.brokers.is_ready()
+    }
+
+    /// The relays that are open, in no order.
+    pub fn connections(&self) -> Vec<ConnectionStats> {
+        self.shared.metrics.relays.stats()
+    }
+
+    /// The topics that have metrics of their own, in no order.
+    pub fn topics(&self) -> Vec<TopicStats> {
+        self.shared.metrics.topics.stats()
+    }
+
+    /// How brokers are reached over TLS.
+    pub fn broker_tls(&self) -> TlsSource {
+        self.shared.tls.brokers.clone()
+    }
+
+    /// Base URLs of the HTTP service of discovered brokers, each time beginning with the next one.
+    pub fn discovered_web_services(&self) -> Vec<String> {
+        self.shared.brokers.web_in_turn()
+    }
+
+    /// Whether a host name, in lower case, is that of a broker: a configured one, one that a broker named, or one that
+    /// `brokerProxyAllowedHostNames` allows.
+    pub fn knows_broker_host(&self, host: &str) -> bool {
+        self.shared.policy.knows_host(host)
     }
 }
 
@@ -229,6 +258,7 @@ impl Gateway {
             ..
         } = self;
         let mut upkeep = std::pin::pin!(discovery::keep_up(&shared));
+        let mut sampler = std::pin::pin!(sample(&shared));
         let connections = shared.connections.clone();
         let cut = CancellationToken::new();
         loop {
@@ -243,6 +273,7 @@ impl Gateway {
                 biased;
                 () = phases.reached(Phase::Draining) => break,
                 never = &mut upkeep => match never {},
+                never = &mut sampler => match never {},
                 admitted = admitted => admitted,
             };
             accept::admit(&shared, &cut, tls, admission);
@@ -261,6 +292,15 @@ impl Gateway {
             }
         }
         shared.pools.close().await;
+    }
+}
+
+/// Takes samples for the rates of relays and topics, for ever. Cancel-safe.
+async fn sample(shared: &Shared) -> std::convert::Infallible {
+    loop {
+        tokio::time::sleep(SAMPLE_PERIOD).await;
+        shared.metrics.relays.sample(SAMPLE_PERIOD);
+        shared.metrics.topics.sample(SAMPLE_PERIOD);
     }
 }
 
@@ -361,6 +401,8 @@ impl Shared {
     }
 }
 
+/// Time over which rates are taken.
+const SAMPLE_PERIOD: Duration = Duration::from_secs(5);
 /// Bound of a handshake where keep-alive is off.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// 2^32 divided by the golden ratio.

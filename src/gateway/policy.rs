@@ -142,6 +142,19 @@ impl TargetPolicy {
         }
     }
 
+    /// Whether a host, in lower case, is that of a broker, whatever the port: a configured or learned one, or one that the
+    /// operator's patterns allow.
+    pub(crate) fn knows_host(&self, host: &str) -> bool {
+        let is_configured = self.configured.iter().any(|(name, _)| name == host);
+        is_configured
+            || match &self.patterns {
+                None => self.known.read().has_host(host),
+                Some(patterns) => patterns
+                    .iter()
+                    .any(|pattern| wildcard_matches(pattern, host)),
+            }
+    }
+
     /// A broker was named by a broker.
     pub(crate) fn learn(&self, address: &BrokerAddress) {
         let key = key(address);
@@ -223,6 +236,11 @@ impl KnownTargets {
         self.active.contains(target)
             || self.learned.contains(target)
             || self.gone.contains_key(target)
+    }
+
+    fn has_host(&self, host: &str) -> bool {
+        let listed = self.active.iter().chain(&self.learned);
+        listed.chain(self.gone.keys()).any(|(name, _)| name == host)
     }
 
     fn is_active(&self, target: &Target) -> bool {
@@ -444,6 +462,19 @@ mod tests {
                 "{ip}"
             );
         }
+    }
+
+    #[test]
+    fn hosts_of_brokers_are_known_whatever_the_port() {
+        let learned = policy(|_| ());
+        learned.learn(&address("broker-1:6650"));
+        assert!(learned.knows_host("broker-0") && learned.knows_host("broker-1"));
+        assert!(!learned.knows_host("broker-2"));
+        let patterns = policy(|settings| {
+            settings.allowed_host_names = Some(vec!["*.pulsar.svc".to_owned()]);
+        });
+        assert!(patterns.knows_host("broker-0") && patterns.knows_host("b.pulsar.svc"));
+        assert!(!patterns.knows_host("broker-1"));
     }
 
     #[test]

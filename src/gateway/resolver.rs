@@ -97,7 +97,7 @@ impl Resolver {
         command: Bytes,
         request_id: u64,
     ) -> Option<Bytes> {
-        self.shared.metrics.request_received(request);
+        let _timer = self.shared.metrics.request_received(request);
         let answer = async {
             let _permit = self
                 .shared
@@ -130,6 +130,7 @@ impl Resolver {
             NoAnswer::Command(_) | NoAnswer::Unnamed => {}
             NoAnswer::Broker(_) | NoAnswer::TooLong(_) => self.shared.notices.unreachable(&error),
         }
+        self.shared.metrics.request_failed(error.code());
         Some(failure(request, request_id, &error).encode_command())
     }
 

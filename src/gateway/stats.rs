@@ -1,10 +1,13 @@
 //! The metrics of the gateway: names and labels of Apache's proxy where it has them, our own beside.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use prometheus::{Histogram, HistogramTimer, IntCounter, IntCounterVec, IntGauge};
 
+use super::rates::{OpenRelays, RelayMeter, RelayTotals};
 use super::topics::TopicTable;
+use crate::protocol::proto::pulsar::ServerError;
 use crate::telemetry::{MetricError, MetricRegistry};
 
 /// Counters of one gateway, shared by all its connections.
@@ -16,9 +19,13 @@ pub(crate) struct GatewayMetrics {
     broker_connections: IntGauge,
     connection_ends: IntCounterVec,
     tls_handshake_failures: IntCounterVec,
-    relayed_chunks: IntCounter,
-    relayed_bytes: IntCounter,
+    relayed: RelayTotals,
+    request_seconds: Histogram,
+    request_errors: IntCounterVec,
+    dial_seconds: Histogram,
     requests: [RequestCounters; 4],
+    /// Open relays.
+    pub(crate) relays: Arc<OpenRelays>,
     /// Traffic per topic.
     pub(crate) topics: Arc<TopicTable>,
 }
@@ -152,13 +159,30 @@ impl GatewayMetrics {
                 "TLS handshakes of clients that came to nothing, by reason.",
                 &["reason"],
             )?,
-            relayed_chunks: registry.counter(
-                "pulsar_proxy_binary_ops_total",
-                "Buffers relayed, both directions.",
+            relayed: RelayTotals {
+                chunks: registry.counter(
+                    "pulsar_proxy_binary_ops_total",
+                    "Buffers relayed, both directions.",
+                )?,
+                bytes: registry.counter(
+                    "pulsar_proxy_binary_bytes_total",
+                    "Bytes relayed, both directions.",
+                )?,
+            },
+            request_seconds: registry.histogram(
+                "pulsegate_gateway_request_seconds",
+                "Time from a request of a lookup connection to its answer.",
+                LATENCIES.to_vec(),
             )?,
-            relayed_bytes: registry.counter(
-                "pulsar_proxy_binary_bytes_total",
-                "Bytes relayed, both directions.",
+            request_errors: registry.counter_vec(
+                "pulsegate_gateway_request_errors_total",
+                "Requests of lookup connections that the gateway answered by an error of its own, by its code.",
+                &["code"],
+            )?,
+            dial_seconds: registry.histogram(
+                "pulsegate_gateway_broker_connect_seconds",
+                "Time that connecting to the broker of a direct connection took, failures included.",
+                LATENCIES.to_vec(),
             )?,
             requests: [
                 request("lookup", "Topic lookup", true)?,
@@ -166,6 +190,7 @@ impl GatewayMetrics {
                 request("get_topics_of_namespace", "Topics of namespace", true)?,
                 request("get_schema", "Schema", false)?,
             ],
+            relays: Arc::default(),
             topics,
         })
     }
@@ -197,15 +222,27 @@ impl GatewayMetrics {
         GaugeGuard::new(&self.broker_connections)
     }
 
-    /// One chunk was relayed.
-    pub(crate) fn relayed(&self, bytes: usize) {
-        self.relayed_chunks.inc();
-        self.relayed_bytes
-            .inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
+    /// Counts what one relay moves; the relay counts as open until the meter is dropped.
+    pub(crate) fn meter(&self, client: SocketAddr, broker: Option<SocketAddr>) -> RelayMeter {
+        self.relays.open(client, broker, self.relayed.clone())
     }
 
-    pub(crate) fn request_received(&self, request: LookupRequest) {
+    /// A request came; the time until the guard is dropped is how long its answer took.
+    pub(crate) fn request_received(&self, request: LookupRequest) -> HistogramTimer {
         self.counters(request).received.inc();
+        self.request_seconds.start_timer()
+    }
+
+    /// A request is answered by an error of the gateway's own.
+    pub(crate) fn request_failed(&self, code: ServerError) {
+        self.request_errors
+            .with_label_values(&[code.as_str_name()])
+            .inc();
+    }
+
+    /// A broker is being connected to until the guard is dropped.
+    pub(crate) fn dialling(&self) -> HistogramTimer {
+        self.dial_seconds.start_timer()
     }
 
     pub(crate) fn request_rejected(&self, request: LookupRequest) {
@@ -224,6 +261,11 @@ impl GatewayMetrics {
         }
     }
 }
+
+/// Bounds of the buckets of latencies, in seconds.
+const LATENCIES: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+];
 
 /// Holds a gauge one higher until it is dropped.
 #[derive(Debug)]

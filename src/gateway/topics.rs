@@ -7,9 +7,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::RwLock;
 
+use super::rates::Rate;
 use crate::telemetry::{MetricKind, write_header, write_sample};
 
 /// Label of all topics beyond the maximum.
@@ -24,6 +26,30 @@ pub(crate) struct TopicCounters {
     bytes_out: AtomicU64,
     producers: AtomicI64,
     consumers: AtomicI64,
+    rates: TopicRates,
+}
+
+#[derive(Debug, Default)]
+struct TopicRates {
+    messages_in: Rate,
+    bytes_in: Rate,
+    messages_out: Rate,
+    bytes_out: Rate,
+}
+
+/// Rates of a topic, a second, in the direction that clients see.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopicStats {
+    /// Full name of the topic.
+    pub topic: String,
+    /// Messages that producers publish.
+    pub messages_in: f64,
+    /// Bytes of their SEND frames.
+    pub bytes_in: f64,
+    /// Messages that consumers receive.
+    pub messages_out: f64,
+    /// Bytes of their MESSAGE frames.
+    pub bytes_out: f64,
 }
 
 /// What a client does on a topic.
@@ -129,15 +155,44 @@ impl TopicTable {
         Arc::clone(topics.entry(topic.into()).or_default())
     }
 
+    fn all(&self) -> Vec<(Box<str>, Arc<TopicCounters>)> {
+        let topics = self.topics.read();
+        topics
+            .iter()
+            .map(|(name, counters)| (name.clone(), Arc::clone(counters)))
+            .collect()
+    }
+
+    pub(crate) fn sample(&self, elapsed: Duration) {
+        for (_, topic) in self.all() {
+            let rates = [
+                (&topic.rates.messages_in, &topic.messages_in),
+                (&topic.rates.bytes_in, &topic.bytes_in),
+                (&topic.rates.messages_out, &topic.messages_out),
+                (&topic.rates.bytes_out, &topic.bytes_out),
+            ];
+            for (rate, counter) in rates {
+                rate.sample(counter.load(Ordering::Relaxed), elapsed);
+            }
+        }
+    }
+
+    /// The topics with series of their own.
+    pub(crate) fn stats(&self) -> Vec<TopicStats> {
+        let all = self.all().into_iter();
+        all.map(|(topic, counters)| TopicStats {
+            topic: topic.into(),
+            messages_in: counters.rates.messages_in.per_second(),
+            bytes_in: counters.rates.bytes_in.per_second(),
+            messages_out: counters.rates.messages_out.per_second(),
+            bytes_out: counters.rates.bytes_out.per_second(),
+        })
+        .collect()
+    }
+
     /// Appends the series in Prometheus text format, each sample with the `cluster` label.
     pub(crate) fn render(&self, cluster: &str, out: &mut String) {
-        let topics: Vec<(Box<str>, Arc<TopicCounters>)> = {
-            let topics = self.topics.read();
-            topics
-                .iter()
-                .map(|(name, counters)| (name.clone(), Arc::clone(counters)))
-                .collect()
-        };
+        let topics = self.all();
         let other: (Box<str>, _) = (OTHER.into(), Arc::clone(&self.other));
         for series in SERIES {
             write_header(out, series.name, series.help, series.kind);
@@ -198,6 +253,22 @@ const SERIES: [Series; 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tells_the_rates_of_the_last_sample() {
+        let table = TopicTable::new(10);
+        let producer = table.open("persistent://t/n/x", Role::Producer);
+        producer.add(6, 300);
+        table.sample(Duration::from_secs(3));
+        let expected = TopicStats {
+            topic: "persistent://t/n/x".to_owned(),
+            messages_in: 2.0,
+            bytes_in: 100.0,
+            messages_out: 0.0,
+            bytes_out: 0.0,
+        };
+        assert_eq!(table.stats(), [expected]);
+    }
 
     fn rendered(table: &Arc<TopicTable>) -> String {
         let mut out = String::new();

@@ -72,6 +72,7 @@ pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<Stre
     let tls = shared.settings.tls.brokers.enabled;
     let target = shared.policy.as_reached(target, tls);
     shared.policy.check_named(&target)?;
+    let _timer = shared.metrics.dialling();
     let limit = shared.connect_timeout();
     let check = shared.address_check();
     let dialled = client::dial::dial(&target, limit, Some(&check), &shared.tls.brokers).await;

@@ -3,26 +3,22 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::router::{Response, Router};
+use super::body::{AnswerBody, Body, ImpatientBody};
+use super::idle::{IdleControl, IdleStream};
+use super::router::{Peer, Router};
 use crate::net::{Admission, Listener, ListenerLimits, ServerStream, TlsServerFiles};
 
 /// Bounds on what HTTP clients can make the server hold.
@@ -32,9 +28,11 @@ pub struct HttpLimits {
     pub max_connections: Option<usize>,
     /// A request head must be complete within this time of its connection's last answer, or of its begin.
     pub header_timeout: Duration,
-    /// Largest request head in bytes; a larger one is answered 431. Values under 8192 count as 8192.
+    /// Largest request head in bytes; a larger one is answered 431, a request target that is larger by itself 414. Values under
+    /// 8192 count as 8192.
     pub max_header_size: usize,
-    /// A connection on which no byte moves for so long is closed.
+    /// A connection on which no byte moves for so long is closed, unless its request is being worked on; a request body of
+    /// which nothing comes for so long fails.
     pub idle_timeout: Duration,
     /// At the end, how long requests in progress may take to finish.
     pub shutdown_grace: Duration,
@@ -64,15 +62,6 @@ struct Port {
     listener: Listener,
     local_addr: SocketAddr,
     tls: Option<Arc<TlsServerFiles>>,
-}
-
-/// Who sent a request; an extension of every request.
-#[derive(Debug, Clone)]
-pub struct Peer {
-    /// The other end of the connection.
-    pub address: SocketAddr,
-    /// The certificate (DER) that the client presented, as [`ServerStream::peer_certificate`].
-    pub certificate: Option<Bytes>,
 }
 
 impl HttpServer {
@@ -229,124 +218,57 @@ impl Serving {
     async fn serve(self, stream: ServerStream, address: SocketAddr) {
         let peer = Peer {
             address,
-            certificate: stream.peer_certificate().map(Bytes::copy_from_slice),
+            local: stream.socket().local_addr().ok(),
+            certificate: stream.peer_certificate().map(Into::into),
+            tls: matches!(stream, ServerStream::Tls(_)),
         };
-        let router = self.router;
-        let service = service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(peer.clone());
-            let answer = answer(&request, &router);
-            async move { Ok::<_, Infallible>(answer) }
-        });
-        let io = TokioIo::new(IdleStream::new(stream, self.limits.idle_timeout));
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.limits.header_timeout)
-            .max_buf_size(self.limits.max_header_size.max(MIN_HEADER_SIZE))
-            .serve_connection(io, service);
-        let mut connection = pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = self.stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "HTTP connection ended");
-        }
+        serve_connection(stream, peer, self.router, self.limits, self.stop).await;
     }
 }
 
-fn answer(request: &Request<Incoming>, router: &Router) -> hyper::Response<Full<Bytes>> {
-    let Some(handler) = router.find(request.uri().path()) else {
-        return to_hyper(Response::text(404, "not found\n"));
-    };
-    if request.method() == Method::GET || request.method() == Method::HEAD {
-        return to_hyper(handler());
-    }
-    let mut refused = to_hyper(Response::text(405, "only GET and HEAD are served here\n"));
-    refused
-        .headers_mut()
-        .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-    refused
-}
-
-fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {
-    let mut out = hyper::Response::new(Full::new(Bytes::from(response.body)));
-    *out.status_mut() =
-        StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    out.headers_mut().insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static(response.content_type),
-    );
-    out
-}
-
-/// A stream that fails with `TimedOut` when neither direction moves for a while, so that neither a silent client nor one
-/// that does not read its answer holds a connection for ever.
-struct IdleStream<S> {
+async fn serve_connection<S>(
     stream: S,
-    timeout: Duration,
-    deadline: Pin<Box<Sleep>>,
-}
-
-impl<S> IdleStream<S> {
-    fn new(stream: S, timeout: Duration) -> Self {
-        Self {
-            stream,
-            timeout,
-            deadline: Box::pin(tokio::time::sleep(timeout)),
+    peer: Peer,
+    router: Arc<Router>,
+    limits: HttpLimits,
+    stop: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let control = IdleControl::default();
+    let head_max = limits.max_header_size.max(MIN_HEADER_SIZE);
+    let stream = IdleStream::new(stream, limits.idle_timeout, control.clone());
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let (router, peer, control) = (Arc::clone(&router), peer.clone(), control.clone());
+        let patience = limits.idle_timeout;
+        async move {
+            // While the answer is made, the client has only its request body to send, and that has a limit of its own.
+            control.pause();
+            let request = request.map(|body| Body::new(ImpatientBody::new(body, patience)));
+            let answer = router.answer(request, peer, head_max).await;
+            control.resume();
+            Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, control)))
         }
-    }
-
-    /// Passes `polled` on; pending beyond the deadline becomes an error.
-    fn watch<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        polled: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            if let Some(next) = Instant::now().checked_add(self.timeout) {
-                self.deadline.as_mut().reset(next);
-            }
-            return polled;
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size(head_max + HEAD_EXCESS)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
         }
-        match self.deadline.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "HTTP connection ended");
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for IdleStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.watch(cx, polled)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for IdleStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.watch(cx, polled)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// Smallest buffer that hyper works with.
+/// Smallest limit of a head that is kept.
 const MIN_HEADER_SIZE: usize = 8192;
+/// How much more of a head is read, so that what is too large about it can be told. Beyond that hyper answers 431 itself.
+const HEAD_EXCESS: usize = 8192;

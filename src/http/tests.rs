@@ -256,12 +256,50 @@ async fn handlers_run_at_each_request() {
         *calls += 1;
         Response::text(200, calls.to_string())
     });
-    let handler = router.find("/count").expect("added");
-    assert_eq!(
-        (handler().body, handler().body),
-        ("1".to_owned(), "2".to_owned())
-    );
-    assert!(router.find("/").is_none());
+    for expected in ["1", "2"] {
+        assert_eq!(body_of(&router, "/count").await, expected);
+    }
+}
+
+/// The body of the answer to a GET.
+async fn body_of(router: &Router, path: &str) -> String {
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = path.parse().expect("a path");
+    let host = "x".parse().expect("a value");
+    request.headers_mut().insert("host", host);
+    let peer = Peer {
+        address: "127.0.0.1:1".parse().expect("an address"),
+        local: None,
+        certificate: None,
+        tls: false,
+    };
+    let answer = router.answer(request, peer, 8192).await;
+    let body = answer.into_body().read(1000).await.expect("a short body");
+    String::from_utf8(body.to_vec()).expect("text")
+}
+
+#[tokio::test]
+async fn the_longest_path_above_wins_and_exact_ones_before_it() {
+    let text = |text: &'static str| text_handler(move || Response::text(200, text));
+    let router = Router::new()
+        .handle_below("/a", text("a"))
+        .handle_below("/a/b", text("b"))
+        .handle("/a/b/exact", text("exact"));
+    for (path, expected) in [
+        ("/a", "a"),
+        ("/a/", "a"),
+        ("/a/x/y", "a"),
+        ("/a/b", "b"),
+        ("/a/b/c", "b"),
+        ("/a/b/exact", "exact"),
+        ("/a/b/exact/", "b"),
+        ("/a/bc", "a"),
+        ("/ab", "not found\n"),
+        ("/%61", "not found\n"),
+        ("/", "not found\n"),
+    ] {
+        assert_eq!(body_of(&router, path).await, expected, "{path}");
+    }
 }
 
 #[tokio::test]

@@ -7,10 +7,12 @@
 mod address;
 mod address_range;
 mod topic;
+mod web_url;
 
 pub use address::{BrokerAddress, ServiceUrl};
 pub use address_range::AddressRange;
 pub use topic::{NamespaceName, TopicDomain, TopicName};
+pub use web_url::{WebOrigin, WebUrl};
 
 /// Longest topic name accepted, in bytes. Pulsar itself sets none; this one keeps names far above every real use from
 /// being copied into maps and labels.

@@ -57,6 +57,17 @@ impl ServerStream {
     }
 }
 
+impl Stream {
+    /// The socket below, for its addresses.
+    #[must_use]
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => &stream.get_ref().0.stream,
+        }
+    }
+}
+
 /// What the two TLS streams of the library have in common for us.
 pub trait HasReadAhead {
     /// The reading side below TLS.

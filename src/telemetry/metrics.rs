@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
 use prometheus::core::Collector;
@@ -27,6 +28,10 @@ struct Shared {
     registry: Registry,
     collectors: RwLock<Vec<SampleCollector>>,
     cluster: String,
+    /// Names without `_total` of the counters that tell since when they count.
+    dated: RwLock<Vec<String>>,
+    /// When counting began, in seconds since 1970.
+    started: f64,
 }
 
 /// A metric could not be registered: its name is malformed or already taken.
@@ -50,6 +55,10 @@ impl MetricRegistry {
             registry,
             collectors: RwLock::new(Vec::new()),
             cluster: cluster.to_owned(),
+            dated: RwLock::new(Vec::new()),
+            started: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0.0, |since| since.as_secs_f64()),
         };
         Self {
             shared: Arc::new(shared),
@@ -62,12 +71,19 @@ impl MetricRegistry {
         &self.shared.cluster
     }
 
-    /// Registers a counter without labels of its own.
+    /// Registers a counter without labels of its own. One named `pulsar_..._total` has a series `pulsar_..._created` beside it,
+    /// as the Apache proxy's counters have: since when it counts, in seconds since 1970.
     ///
     /// # Errors
     /// When the name is malformed or taken. So for the other constructors.
     pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, MetricError> {
-        self.register(name, IntCounter::new(name, help))
+        let counter = self.register(name, IntCounter::new(name, help))?;
+        if let Some(base) = name.strip_suffix("_total")
+            && base.starts_with("pulsar_")
+        {
+            self.shared.dated.write().push(base.to_owned());
+        }
+        Ok(counter)
     }
 
     /// Registers a family of counters with the labels named.
@@ -131,6 +147,18 @@ impl MetricRegistry {
         if let Err(error) = TextEncoder::new().encode_utf8(&self.shared.registry.gather(), &mut out)
         {
             tracing::warn!(%error, "registered metrics could not be rendered");
+        }
+        let labels = [("cluster", self.cluster())];
+        for base in self.shared.dated.read().iter() {
+            let name = format!("{base}_created");
+            // A counter there, too, since it belongs to one.
+            write_header(
+                &mut out,
+                &name,
+                "Since when it counts.",
+                MetricKind::Counter,
+            );
+            write_sample(&mut out, &name, &labels, self.shared.started);
         }
         for collector in self.shared.collectors.read().iter() {
             collector(&mut out);
@@ -282,6 +310,19 @@ mod tests {
                 .render()
                 .contains("pulsar_proxy_active_connections{cluster=\"\"} 2\n")
         );
+    }
+
+    #[test]
+    fn counters_with_names_of_pulsar_tell_since_when_they_count() {
+        let registry = MetricRegistry::new("east");
+        registry.counter("pulsar_a_total", "A.").expect("new");
+        registry.counter("other_total", "B.").expect("new");
+        let text = registry.render();
+        let sample = "pulsar_a_created{cluster=\"east\"} ";
+        let line = text.lines().find_map(|line| line.strip_prefix(sample));
+        let since: f64 = line.expect("a sample").parse().expect("a number");
+        assert!(since > 1.7e9, "{since}");
+        assert!(!text.contains("other_created"), "{text}");
     }
 
     #[test]

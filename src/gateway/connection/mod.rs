@@ -100,7 +100,7 @@ pub(crate) async fn serve(
             debug!(peer = %address, ?reason, "no handshake");
             reason
         }
-        Decided::Relay(pair, expires_at) => relay(&shared, *pair, expires_at).await,
+        Decided::Relay(pair, expires_at) => relay(&shared, *pair, address, expires_at).await,
         Decided::Lookups(lookups) => {
             let (client, request) = *lookups;
             Box::pin(lookup::serve(&shared, client, request, peer)).await
@@ -137,11 +137,15 @@ async fn reached(time: Option<UnixTime>) {
 async fn relay(
     shared: &Shared,
     pair: Passthrough<ServerStream, Stream>,
+    client: SocketAddr,
     expires_at: Option<UnixTime>,
 ) -> EndReason {
     let _broker = shared.metrics.broker_connected();
+    let meter = shared
+        .metrics
+        .meter(client, pair.broker.socket().peer_addr().ok());
     let context = RelayContext {
-        metrics: &shared.metrics,
+        metrics: &meter,
         policy: &shared.policy,
         idle_timeout: shared.settings.broker_read_timeout,
     };

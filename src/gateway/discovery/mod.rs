@@ -11,7 +11,7 @@ mod zookeeper;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -36,9 +36,6 @@ use crate::telemetry::{MetricError, MetricRegistry};
 pub(crate) struct Brokers {
     table: Mutex<BrokerTable>,
     policy: Arc<TargetPolicy>,
-    /// `brokerWebServiceURL`, which takes the place of what brokers say of themselves.
-    web: Vec<String>,
-    next_web: AtomicUsize,
     /// Whether the table comes from the metadata store.
     discovered: bool,
     /// Whether a list is still to come without which nobody can be served.
@@ -69,8 +66,6 @@ impl Brokers {
         Ok(Self {
             table: Mutex::new(table),
             policy,
-            web: settings.web.clone(),
-            next_web: AtomicUsize::new(0),
             discovered: configured.is_empty(),
             unlisted: AtomicBool::new(settings.discovery.metadata_store.is_some()),
             tls: settings.tls.brokers.enabled,
@@ -91,27 +86,9 @@ impl Brokers {
         self.table.lock().in_turn(self.now())
     }
 
-    /// Base URLs of the brokers' HTTP service, likewise.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "of the reverse proxy of the HTTP port")
-    )]
+    /// Base URLs of the HTTP service of discovered brokers, likewise.
     pub(crate) fn web_in_turn(&self) -> Vec<String> {
-        if self.web.is_empty() {
-            return self.table.lock().web_in_turn(self.now());
-        }
-        let first = self.next_web.fetch_add(1, Ordering::Relaxed) % self.web.len();
-        let turned = self.web.iter().cycle().skip(first).take(self.web.len());
-        turned.cloned().collect()
-    }
-
-    /// Whether a configured or discovered broker has this address.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "of the reverse proxy of the HTTP port")
-    )]
-    pub(crate) fn is_known(&self, address: &BrokerAddress) -> bool {
-        self.table.lock().is_known(address)
+        self.table.lock().web_in_turn(self.now())
     }
 
     /// Whether clients can be served: there is a list, and a broker on it answers.

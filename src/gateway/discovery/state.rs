@@ -107,6 +107,7 @@ impl BrokerTable {
     }
 
     /// Whether a broker of the list has this address.
+    #[cfg(test)]
     pub(crate) fn is_known(&self, address: &BrokerAddress) -> bool {
         let same = |known: &BrokerAddress| known.host == address.host && known.port == address.port;
         self.brokers
