@@ -67,6 +67,7 @@ const DRIVERS: &[&str] = &[
     "src/app/lifecycle.rs",
     "src/auth/clock.rs",
     "src/cli/messages/pace.rs",
+    "src/cli/runtime.rs",
     "src/client/clock.rs",
     "src/client/consumer/discovery.rs",
     "src/client/consumer/set.rs",

@@ -7,6 +7,7 @@ mod client_args;
 mod gateway;
 mod messages;
 mod perf;
+mod runtime;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ pub use client_args::{ClientArgs, ClientArgsError, ClientTarget, HiddenText};
 pub use gateway::GatewayArgs;
 pub use messages::{ConsumeArgs, ProduceArgs, ReadArgs};
 pub use perf::PerfArgs;
+pub use runtime::start_runtime;
 
 use crate::app::Ended;
 

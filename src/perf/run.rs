@@ -38,7 +38,7 @@ pub struct RunPlan {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A thread or its runtime could not be started.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread")]
     Thread(#[from] std::io::Error),
     /// A process under test is not there.
     #[error(transparent)]
@@ -169,7 +169,15 @@ impl Threads {
         let (sender, events) = mpsc::channel(2 * count);
         let (start, started) = watch::channel(None);
         let stop = CancellationToken::new();
-        let mut meters = Vec::new();
+        let mut threads = Self {
+            count,
+            running: 0,
+            finished: 0,
+            meters: Vec::new(),
+            events,
+            start,
+            stop,
+        };
         for number in 0..count {
             let meter = Meter::default();
             let context = LoadThread {
@@ -177,35 +185,20 @@ impl Threads {
                 threads: count,
                 clock,
                 meter: meter.clone(),
-                stop: stop.clone(),
+                stop: threads.stop.clone(),
                 events: sender.clone(),
                 start: started.clone(),
             };
-            meters.push(meter);
+            threads.meters.push(meter);
             let load = Arc::clone(&load);
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            thread::Builder::new()
-                .name(format!("load-{number}"))
-                .spawn(move || {
-                    let events = context.events.clone();
-                    let ended = runtime.block_on(load(context));
-                    runtime.block_on(async {
-                        // Nobody waits when the run was given up.
-                        let _ = events.send(ThreadEvent::Ended(ended)).await;
-                    });
-                })?;
+            let thread = thread::Builder::new().name(format!("load-{number}"));
+            if let Err(error) = thread.spawn(move || drive(context, &*load)) {
+                threads.stop.cancel();
+                return Err(error.into());
+            }
+            threads.running += 1;
         }
-        Ok(Self {
-            count,
-            running: count,
-            finished: 0,
-            meters,
-            events,
-            start,
-            stop,
-        })
+        Ok(threads)
     }
 
     /// Waits until all threads are connected.
@@ -259,6 +252,24 @@ impl Threads {
         // What has not ended then is left to the end of the process.
         let _ = timeout(CLOSE_TIME, all).await;
     }
+}
+
+/// What a thread does: the load in a runtime of its own, which is made here because it must not be dropped elsewhere.
+fn drive<L, F>(context: LoadThread, load: &L)
+where
+    L: Fn(LoadThread) -> F,
+    F: Future<Output = Result<(), LoadError>>,
+{
+    let events = context.events.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = match &runtime {
+        Ok(runtime) => runtime.block_on(load(context)),
+        Err(error) => Err(LoadError(format!("cannot start a runtime: {error}"))),
+    };
+    // Nobody waits when the run was given up.
+    let _ = events.blocking_send(ThreadEvent::Ended(ended));
 }
 
 /// The run from the start of the load on.

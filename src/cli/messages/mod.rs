@@ -36,6 +36,7 @@ use self::{
 use super::{
     EXIT_INTERRUPTED, EXIT_USAGE,
     client_args::{ClientArgs, ClientArgsError, ClientTarget},
+    runtime::start_runtime,
 };
 use crate::{
     app::Shutdown,
@@ -193,12 +194,10 @@ fn run(
     });
     let _log = match log {
         Ok(guard) => guard,
-        Err(error) => return refuse(&error),
+        // The level was checked with the arguments.
+        Err(error) => return fail(&error),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let runtime = match runtime {
+    let runtime = match start_runtime(None) {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format_args!("cannot start the runtime: {error}")),
     };

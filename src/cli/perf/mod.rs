@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Subcommand};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
+use super::runtime::start_runtime;
 use super::{Arguments, EXIT_USAGE};
 use load::Load;
 use load_args::LoadSettings;
@@ -171,15 +172,7 @@ fn refuse(problems: Vec<String>) -> Option<ExitCode> {
 
 /// A runtime with so many threads; with one, everything runs on the caller's.
 fn runtime(threads: usize) -> anyhow::Result<Runtime> {
-    let mut builder = match threads {
-        0 | 1 => Builder::new_current_thread(),
-        _ => Builder::new_multi_thread(),
-    };
-    builder
-        .worker_threads(threads.max(1))
-        .enable_all()
-        .build()
-        .context("start the runtime")
+    start_runtime(Some(threads)).context("cannot start the runtime")
 }
 
 /// Tells the user on standard error; there is nobody to tell when that fails.
