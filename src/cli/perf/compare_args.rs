@@ -9,14 +9,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, Parser};
 
-use super::load::{Load, exit_code};
+use super::load::{Load, exit_code, until_second_signal};
 use super::load_args::LoadSettings;
 use super::problems::Problems;
 use super::progress::{Progress, on_terminal, print_json};
 use super::{LoadCommand, names};
-use crate::app::Shutdown;
+use crate::cli::EXIT_INTERRUPTED;
 use crate::naming::ServiceUrl;
 use crate::perf::compare::{Comparison, TargetRuns, order};
+use crate::perf::run::RunError;
 use crate::perf::watch::WatchedProcess;
 
 /// Arguments of `pulsegate perf compare`.
@@ -161,7 +162,6 @@ impl CompareArgs {
 impl ComparePlan {
     /// Runs all rounds and prints what they say.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let runtime = super::runtime(1)?;
         let mut runs: Vec<TargetRuns> = self
             .targets
             .iter()
@@ -171,35 +171,41 @@ impl ComparePlan {
                 runs: Vec::new(),
             })
             .collect();
-        let mut failed = 0;
-        'rounds: for round in 0..self.rounds {
-            for place in order(round, self.targets.len()) {
-                let (Some(target), Some(runs)) = (self.targets.get(place), runs.get_mut(place))
-                else {
-                    continue;
-                };
-                let label = format!("round {} {}: ", round + 1, target.name);
-                let mut progress = Progress::new(label);
-                let ran = runtime.block_on(async {
-                    let mut shutdown = Shutdown::listen().context("catch signals")?;
-                    let interrupt = shutdown.requested();
+        let measured = until_second_signal(async |stop| {
+            let mut lost = 0_u64;
+            'rounds: for round in 0..self.rounds {
+                for place in order(round, self.targets.len()) {
+                    let (Some(target), Some(runs)) = (self.targets.get(place), runs.get_mut(place))
+                    else {
+                        continue;
+                    };
+                    let label = format!("round {} {}: ", round + 1, target.name);
+                    let mut progress = Progress::new(label);
                     let ran = target
                         .load
-                        .run(&target.settings.plan, interrupt, &mut progress);
-                    anyhow::Ok(ran.await?)
-                });
-                progress.end();
-                let report = ran.with_context(|| format!("target {}", target.name))?;
-                if report.interrupted {
-                    break 'rounds;
+                        .run(&target.settings.plan, stop.cancelled(), &mut progress)
+                        .await;
+                    progress.end();
+                    let report = match ran {
+                        // What was measured before is worth telling.
+                        Err(RunError::Interrupted) => break 'rounds,
+                        ran => ran.with_context(|| format!("target {}", target.name))?,
+                    };
+                    if report.interrupted {
+                        break 'rounds;
+                    }
+                    lost = lost.saturating_add(report.lost());
+                    runs.runs.push(report);
                 }
-                failed += report.failed;
-                runs.runs.push(report);
             }
-        }
+            Ok(lost)
+        });
+        let Some(lost) = measured? else {
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+        };
         let comparison = Comparison::new(runs);
         self.print(&comparison).context("print the comparison")?;
-        Ok(exit_code(failed))
+        Ok(exit_code(lost))
     }
 
     fn print(&self, comparison: &Comparison) -> io::Result<()> {
@@ -241,4 +247,4 @@ Every round runs the load on all targets, one after the other, and begins with a
 by that of the first target in the same round; printed are the median, the least and the greatest of these ratios. Of a load
 without -time and -m every run takes 10 s besides its warm-up. Flags for the cluster (-u) in the load are not used.
 
-Exit codes are those of the load: 1 when messages failed in any run.";
+Exit codes are those of the load: 1 when messages failed or were never answered in any run.";
