@@ -518,7 +518,7 @@ fn loads_end_after_their_messages_with_one_document() {
     for (arguments, kind) in [(&consume[..], "consume"), (&read, "read")] {
         let received = report(arguments);
         assert_eq!(received["kind"], kind);
-        assert!(received["messages"].as_u64() >= Some(500), "{received}");
+        assert_eq!(received["messages"], 500);
         assert_eq!(received["latency_from"], "publish-time");
     }
 }

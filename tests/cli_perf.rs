@@ -1,5 +1,6 @@
 //! `pulsegate perf` through the built binary, against brokers that stop, refuse or never answer.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
@@ -23,6 +24,10 @@ fn pulsegate(arguments: &[&str]) -> Command {
     }
     command.args(arguments).stdin(Stdio::null());
     command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    pulsegate(arguments).output().expect("run")
 }
 
 fn stderr(output: &Output) -> String {
@@ -265,4 +270,56 @@ fn kill(child: &Child, signal: &str) {
         .args([signal, &child.id().to_string()])
         .status();
     assert!(sent.expect("kill").success());
+}
+
+/// A null broker of the binary; killed when dropped.
+struct NullBroker {
+    child: Child,
+    url: String,
+}
+
+impl NullBroker {
+    fn start(arguments: &[&str]) -> Self {
+        let listen = ["perf", "null-broker", "--listen", "127.0.0.1:0"];
+        let mut child = pulsegate(&[&listen[..], arguments].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("start");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped"))
+            .read_line(&mut line)
+            .expect("a line");
+        let url = line.strip_prefix("ready broker=").expect("the ready line");
+        Self {
+            url: url.trim_end().to_owned(),
+            child,
+        }
+    }
+}
+
+impl Drop for NullBroker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn as_many_messages_are_received_as_are_wanted() {
+    let broker = NullBroker::start(&["--size", "100", "--batch", "30"]);
+    let url = broker.url.as_str();
+    for arguments in [
+        &["read", "-n", "5"][..],
+        &["consume", "-m", "5"],
+        &[
+            "consume", "-m", "50001", "-st", "Shared", "-n", "3", "-threads", "2",
+        ],
+    ] {
+        let command = [&["perf"], arguments, &["-u", url, "--json", "t"]].concat();
+        let output = run(&command);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let wanted: u64 = arguments[2].parse().expect("a number");
+        assert_eq!(report(&output)["messages"], wanted, "{arguments:?}");
+    }
 }
