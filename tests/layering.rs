@@ -66,6 +66,7 @@ const DRIVERS: &[&str] = &[
     "src/admin/reverse_proxy.rs",
     "src/app/lifecycle.rs",
     "src/auth/clock.rs",
+    "src/cli/files.rs",
     "src/cli/messages/pace.rs",
     "src/cli/runtime.rs",
     "src/client/clock.rs",

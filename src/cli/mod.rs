@@ -4,6 +4,7 @@
 //! arguments into settings and hands them to [`crate::app`]. Start at [`parse`].
 
 mod client_args;
+mod files;
 mod gateway;
 mod messages;
 mod perf;

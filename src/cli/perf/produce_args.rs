@@ -1,6 +1,5 @@
 //! `pulsegate perf produce`.
 
-use std::fs;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +7,7 @@ use clap::Args;
 
 use super::load_args::{LoadArgs, LoadDefaults, LoadSettings};
 use super::problems::Problems;
+use crate::cli::files;
 use crate::client::producer::{
     BatchingOptions, CompressionType, ProducerAccessMode, ProducerOptions,
 };
@@ -206,7 +206,7 @@ impl ProduceArgs {
         let Some(path) = &self.payload_file else {
             return vec![Bytes::from(vec![b'x'; size.min(SIZE_MAX)])];
         };
-        let text = match fs::read(path) {
+        let text = match files::read(path) {
             Ok(text) => Bytes::from(text),
             Err(error) => {
                 problems.add("--payload-file", format_args!("{path}: {error}"));
