@@ -1,4 +1,4 @@
-//! `pulsegate perf` through the built binary, against brokers that stop, refuse or never answer.
+//! `pulsegate perf` through the built binary, against brokers that stop, refuse or never answer, and its wrong arguments.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -321,5 +321,205 @@ fn as_many_messages_are_received_as_are_wanted() {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let wanted: u64 = arguments[2].parse().expect("a number");
         assert_eq!(report(&output)["messages"], wanted, "{arguments:?}");
+    }
+}
+
+/// Runs with wrong arguments, of which nothing but the list of them may come.
+fn wrong(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let printed = stderr(&output);
+    assert_eq!(output.status.code(), Some(64), "{arguments:?}: {printed}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    printed
+}
+
+#[test]
+fn everything_wrong_is_told_at_once_negative_numbers_included() {
+    let cases: [(&[&str], &[&str]); 5] = [
+        (
+            &[
+                "produce",
+                "t",
+                "-r",
+                "-1",
+                "-s",
+                "1073741824",
+                "-n",
+                "0",
+                "-o",
+                "-1",
+                "-b",
+                "-3",
+                "-z",
+                "foo",
+                "-am",
+                "foo",
+                "-mk",
+                "foo",
+                "-time",
+                "x",
+                "-threads",
+                "4294967295",
+                "-c",
+                "0",
+                "-t",
+                "1000000000",
+            ],
+            &[
+                "--rate: \"-1\" is not accepted; expected a number from 0 to 1000000000",
+                "--size: \"1073741824\" is not accepted; expected a whole number from 0 to 67108864",
+                "--num-producers: \"0\"",
+                "--max-outstanding: \"-1\"",
+                "--batch-time-window: \"-3\"",
+                "--compression: \"foo\"",
+                "--access-mode: \"foo\"",
+                "--message-key-generation-mode: \"foo\"",
+                "--test-duration: \"x\"",
+                "--num-test-threads: \"4294967295\" is not accepted; expected a whole number from 1 to 1000",
+                "--max-connections: \"0\"",
+                "--num-topics: \"1000000000\" is not accepted; expected a whole number from 1 to 100000",
+            ],
+        ),
+        (
+            &[
+                "consume",
+                "t",
+                "--nope",
+                "-r",
+                "--json",
+                "--json",
+                "-ns",
+                "1000000000",
+                "-time",
+                "18446744073709551615",
+            ],
+            &[
+                "--nope: unknown flag",
+                "--rate: its value is missing",
+                "--json: is given more than once",
+                "--num-subscriptions: \"1000000000\" is not accepted; expected a whole number from 1 to 100000",
+                "--test-duration: \"18446744073709551615\" is not accepted; expected a whole number up to 300000000",
+            ],
+        ),
+        (
+            &[
+                "null-broker",
+                "--listen",
+                "nope",
+                "--advertised",
+                "foo",
+                "--partitions",
+                "-1",
+                "-s",
+                "-1",
+                "--batch",
+                "-1",
+                "--threads",
+                "0",
+            ],
+            &[
+                "--listen: ",
+                "--advertised: ",
+                "--partitions: \"-1\"",
+                "--size: \"-1\"",
+                "--batch: \"-1\"",
+                "--threads: \"0\"",
+            ],
+        ),
+        (
+            &[
+                "null-broker",
+                "--listen",
+                "127.0.0.1:0",
+                "--size",
+                "4000000",
+                "--batch",
+                "2",
+            ],
+            &["--size, --batch: entries of 8000064 bytes are larger than 5242880 bytes"],
+        ),
+        (
+            &[
+                "compare",
+                "--target",
+                "a=pulsar://x:1",
+                "--target",
+                "a=foo",
+                "--rounds",
+                "0",
+                "--pid",
+                "c=1",
+                "--",
+                "nope",
+            ],
+            &[
+                "LOAD: \"nope\" is not accepted; expected produce, consume or read with its flags",
+                "--target: two targets have the name \"a\"",
+                "--pid: \"c\" is no target",
+                "--rounds: \"0\"",
+            ],
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let printed = wrong(&[&["perf"], arguments].concat());
+        for expected in expected {
+            assert!(
+                printed.contains(expected),
+                "{expected}\nis not in\n{printed}"
+            );
+        }
+        let plural = if expected.len() == 1 { "" } else { "s" };
+        let count = format!("the arguments have {} problem{plural}:", expected.len());
+        assert!(printed.contains(&count), "{count}\nis not in\n{printed}");
+    }
+    let printed = wrong(&["perf", "compare"]);
+    for expected in ["LOAD: is missing", "--target: at least two"] {
+        assert!(printed.contains(expected), "{printed}");
+    }
+}
+
+#[test]
+fn a_machine_without_threads_to_give_is_an_error_and_no_panic() {
+    for (arguments, expected) in [
+        (
+            &[
+                "perf",
+                "produce",
+                "-u",
+                "pulsar://127.0.0.1:1",
+                "-threads",
+                "3",
+                "t",
+            ][..],
+            "cannot start a thread: ",
+        ),
+        (
+            &[
+                "perf",
+                "null-broker",
+                "--listen",
+                "127.0.0.1:0",
+                "--threads",
+                "2",
+            ],
+            "cannot start the runtime: ",
+        ),
+        (
+            &["produce", "t", "-m", "x"],
+            "cannot start the thread that writes the log: ",
+        ),
+        (
+            &["gateway", "--broker", "pulsar://127.0.0.1:1"],
+            "cannot start the thread that writes the log: ",
+        ),
+    ] {
+        let mut command = pulsegate(arguments);
+        // There is no room for such a stack in any address space.
+        command.env("RUST_MIN_STACK", (1_u64 << 47).to_string());
+        let output = command.output().expect("run");
+        let printed = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {printed}");
+        assert!(printed.contains(expected), "{arguments:?}: {printed}");
+        assert!(!printed.contains("panicked"), "{printed}");
     }
 }

@@ -5,10 +5,16 @@ use clap::Args;
 
 use super::{
     CommonArgs,
-    problems::{Problems, WrongArguments},
     schema::{self, KeyValueEncoding, PayloadSchema},
 };
-use crate::{cli::files, naming::TopicName, protocol::proto::pulsar::Schema};
+use crate::{
+    cli::{
+        files,
+        problems::{Problems, WrongArguments},
+    },
+    naming::TopicName,
+    protocol::proto::pulsar::Schema,
+};
 
 /// Arguments of `produce`; names and meaning are those of `pulsar-client produce`.
 #[derive(Debug, Args)]
