@@ -45,18 +45,16 @@ fn gateway(arguments: &GatewayArgs) -> ExitCode {
     }
     let _log = match telemetry::init_logging(&arguments.log_settings()) {
         Ok(guard) => guard,
+        // The level was checked with the arguments.
         Err(error) => {
             complain(&error);
-            return ExitCode::from(cli::EXIT_USAGE);
+            return ExitCode::FAILURE;
         }
     };
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
+    let runtime = match cli::start_runtime(None) {
         Ok(runtime) => runtime,
         Err(error) => {
             complain(&format_args!("cannot start the runtime: {error}"));

@@ -103,12 +103,85 @@ fn all_wrong_arguments_are_listed_with_those_of_the_connection() {
             );
         }
     }
+    for arguments in [
+        &["produce", "t", "--no-such", "-n", "-1", "-r", "x"][..],
+        &["produce", "t", "-r", "x", "--no-such", "value", "-n", "-1"],
+    ] {
+        let printed = stderr(&run(arguments));
+        for expected in [
+            "the arguments have 4 problems:",
+            "--no-such: unknown flag",
+            "-n, --num-produce: \"-1\"",
+            "-r, --rate: \"x\"",
+            "-m, --messages: there is nothing to send",
+        ] {
+            assert!(printed.contains(expected), "{expected} is not in {printed}");
+        }
+    }
     for unknown in [
         &["produce", "t", "--no-such"][..],
         &["consume", "t", "u", "-s", "x"],
         &["read", "-n"],
     ] {
         assert_eq!(run(unknown).status.code(), Some(64), "{unknown:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_consumed_is_refused_before_anything_is_connected() {
+    for (arguments, expected) in [
+        (
+            &["consume", "t(", "--regex", "-s", "s"][..],
+            "TOPIC: \"t(\": it is no regular expression: unclosed group",
+        ),
+        (
+            &["consume", "a//b", "--regex", "-s", "s"],
+            "TOPIC: \"a//b\": it names no namespace: ",
+        ),
+        (
+            &["consume", "t", "-s", " "],
+            "-s, --subscription-name: is missing",
+        ),
+        (
+            &["produce", "t", "-f", "/dev/zero"],
+            "-f, --files: /dev/zero: has more than 67108864 bytes",
+        ),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        let printed = stderr(&output);
+        assert!(printed.contains(expected), "{expected} is not in {printed}");
+    }
+}
+
+#[test]
+fn a_wrong_variable_is_listed_with_the_arguments() {
+    let mut command = pulsegate(&["produce", "t", "-n", "0"]);
+    let output = command.env("PULSEGATE_LOG", "loud=").output().expect("run");
+    assert_eq!(output.status.code(), Some(64));
+    let printed = stderr(&output);
+    for expected in [
+        "environment PULSEGATE_LOG: \"loud=\" is no log level",
+        "-n, --num-produce: \"0\"",
+    ] {
+        assert!(printed.contains(expected), "{expected} is not in {printed}");
+    }
+}
+
+#[test]
+fn an_argument_that_is_no_text_is_named() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut command = pulsegate(&["produce", "t", "-m"]);
+    command.arg(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
+    let output = command.args(["-n", "0"]).output().expect("run");
+    assert_eq!(output.status.code(), Some(64));
+    let printed = stderr(&output);
+    for expected in [
+        "argument 4, \"\u{fffd}\u{fffd}\": is not UTF-8",
+        "-n, --num-produce: \"0\"",
+    ] {
+        assert!(printed.contains(expected), "{expected} is not in {printed}");
     }
 }
 

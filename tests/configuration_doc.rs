@@ -48,6 +48,7 @@ fn row(spec: &KeySpec) -> String {
     let (status, meaning) = match spec.status {
         KeyStatus::Used => ("used", spec.meaning.to_owned()),
         KeyStatus::NoEffect => ("no effect", spec.meaning.to_owned()),
+        KeyStatus::ForOthers => ("not needed", spec.meaning.to_owned()),
         KeyStatus::RefusedWhenOn => ("refused when true", spec.meaning.to_owned()),
         KeyStatus::RefusedWhenSet => ("refused when set", spec.meaning.to_owned()),
         KeyStatus::AliasOf(name) => (

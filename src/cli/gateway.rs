@@ -66,6 +66,13 @@ impl GatewayArgs {
         self.check_config
     }
 
+    /// A line for everything that is wrong with the settings.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let wrong = self.load().err();
+        let problems = wrong.into_iter().flat_map(|errors| errors.problems);
+        problems.map(|problem| problem.to_string()).collect()
+    }
+
     /// Reads and checks the settings of every source: file, environment, `--set`, flags.
     ///
     /// # Errors

@@ -267,7 +267,7 @@ const PEM: &[u8] = b"-----BEGIN ";
 /// releases 4.0 to 4.2 and of what the Apache tools read besides.
 pub const CLIENT_KEYS: &[KeySpec] = keys! {
     "brokerServiceUrl" ["pulsar://localhost:6650", "pulsar://localhost:6650/"] Used: "service URL of the brokers or of a proxy, `pulsar://host:port[,host:port]`, with TLS `pulsar+ssl://`";
-    "webServiceUrl" ["", "http://localhost:8080/"] NoEffect: "base URL of the brokers' HTTP service";
+    "webServiceUrl" ["", "http://localhost:8080/"] ForOthers: "base URL of the brokers' HTTP service, which administrating tools use";
     "serviceUrl" [""] AliasOf("brokerServiceUrl"): "";
     "listenerName" [""] Used: "which of the brokers' `advertisedListeners` lookups ask for";
     "proxyServiceUrl" [""] Used: "address of a proxy that tells brokers apart by the server name in TLS; with `proxyProtocol`";
@@ -345,6 +345,8 @@ mod tests {
         }
         let loaded = load(&text, &[]).expect("valid");
         assert_eq!(loaded.warnings, Vec::new());
+        let web = load("webServiceUrl=https://admin.example:8443/", &[]).expect("valid");
+        assert_eq!(web.warnings, Vec::new());
         assert_eq!(loaded, load("", &[]).expect("valid"));
         assert_eq!(
             loaded.settings.service_url.to_string(),

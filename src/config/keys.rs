@@ -7,6 +7,8 @@ pub enum KeyStatus {
     Used,
     /// It is accepted and reported, once, when its value is not the default; nothing follows from it.
     NoEffect,
+    /// It is for other tools that read the same file: it is accepted without a word, whatever its value.
+    ForOthers,
     /// `true` asks for something whose absence would be unsafe, and is refused.
     RefusedWhenOn,
     /// Any value asks for something whose absence would be unsafe, and is refused.

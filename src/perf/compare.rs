@@ -102,6 +102,17 @@ fn metric_ratio(
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let first = self.targets.first().map_or("", |target| &target.name);
+        for target in &self.targets {
+            let sum = |of: fn(&RunReport) -> u64| target.runs.iter().map(of).sum::<u64>();
+            let (failed, unanswered) = (sum(|run| run.failed), sum(|run| run.unanswered));
+            if failed > 0 || unanswered > 0 {
+                let name = &target.name;
+                writeln!(
+                    f,
+                    "{name}: {failed} messages failed, {unanswered} were never answered"
+                )?;
+            }
+        }
         let mut shown = None;
         for ratio in &self.ratios {
             if shown != Some(&ratio.target) {
@@ -245,6 +256,21 @@ mod tests {
                 .ratios
                 .iter()
                 .any(|ratio| ratio.metric.starts_with("watched"))
+        );
+    }
+
+    #[test]
+    fn what_was_lost_is_told_beside_the_ratios() {
+        let mut dead = run(100, None);
+        dead.unanswered = 7;
+        let comparison = Comparison::new(vec![
+            target("a", vec![run(100, None), run(100, None)]),
+            target("b", vec![dead.clone(), dead]),
+        ]);
+        let text = comparison.to_string();
+        assert!(
+            text.starts_with("b: 0 messages failed, 14 were never answered\n"),
+            "{text}"
         );
     }
 

@@ -1,7 +1,8 @@
 //! Receiving load: consumers and readers that take what comes. // hot path
 //!
 //! Each thread has a client of its own and its consumers on every topic and subscription. Each consumer is a loop that takes
-//! all messages that are there, reads the clock once for them, and acknowledges them together.
+//! all messages that are there, reads the clock once for them, and acknowledges them together. Where a number of messages is
+//! wanted, each is taken off it before it is counted: what comes besides is neither counted nor acknowledged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,6 +59,8 @@ pub struct Consumption {
     load: ConsumeLoad,
     /// Messages that are still wanted.
     left: AtomicU64,
+    /// Messages that were wanted and are not measured yet.
+    missing: AtomicU64,
     /// Cancelled when none is.
     done: CancellationToken,
 }
@@ -68,22 +71,29 @@ impl Consumption {
     pub fn new(load: ConsumeLoad) -> Self {
         Self {
             left: AtomicU64::new(load.messages.unwrap_or(u64::MAX)),
+            missing: AtomicU64::new(load.messages.unwrap_or(u64::MAX)),
             done: CancellationToken::new(),
             load,
         }
     }
 
-    /// Takes `count` off what is wanted.
-    fn received(&self, count: u64) {
-        if self.load.messages.is_none() {
-            return;
-        }
-        let left = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                Some(left.saturating_sub(count))
-            });
-        if left.is_ok_and(|left| left <= count) {
+    /// Takes a message off what is wanted; false when none is.
+    fn take(&self) -> bool {
+        self.load.messages.is_none()
+            || self
+                .left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                    left.checked_sub(1)
+                })
+                .is_ok()
+    }
+
+    /// Notes that `count` messages that were taken are measured.
+    fn measured(&self, count: u64) {
+        if self.load.messages.is_some()
+            && self.missing.fetch_sub(count, Ordering::Relaxed) == count
+            && count > 0
+        {
             self.done.cancel();
         }
     }
@@ -274,7 +284,11 @@ impl Receiving {
         let mut arrival = Arrival::default();
         let (meter, received) = (&self.meter, &mut self.received);
         let acknowledges = self.source.acknowledges();
+        let run = &self.run;
         let visit = |message: MessageView<'_>| {
+            if !run.take() {
+                return;
+            }
             arrival.add(message.publish_time(), message.payload().len(), meter);
             if acknowledges {
                 received.push(Received {
@@ -283,11 +297,13 @@ impl Receiving {
                 });
             }
         };
-        let count = self.source.receive_each(most, visit).await?;
+        self.source.receive_each(most, visit).await?;
         arrival.finish(&self.meter);
-        self.taken += count as u64;
-        self.run.received(count as u64);
-        if let Source::Consumer(consumer) = &self.source {
+        self.taken += arrival.messages;
+        self.run.measured(arrival.messages);
+        if let Source::Consumer(consumer) = &self.source
+            && !self.received.is_empty()
+        {
             if let Err(error) = consumer.ack_many(&self.received).await {
                 let failed = self.received.len() as u64;
                 self.meter
@@ -361,11 +377,39 @@ fn unix_nanos() -> u64 {
 /// Entries that are taken at once.
 const ENTRIES_MAX: usize = 256;
 const NANOS_PER_MILLI: u64 = 1_000_000;
-const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// How long a consumer may take to send its last acknowledgements and to close.
+const CLOSE_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn consumption(messages: Option<u64>) -> Consumption {
+        Consumption::new(ConsumeLoad {
+            service_url: "pulsar://localhost:6650".parse().unwrap(),
+            client: ClientOptions::default(),
+            topics: Vec::new(),
+            source: SourceOptions::Readers(ReaderOptions::new(MessageId::earliest())),
+            rate: None,
+            messages,
+        })
+    }
+
+    #[test]
+    fn no_more_is_taken_than_is_wanted_and_the_end_is_when_all_is_measured() {
+        let run = consumption(Some(3));
+        let taken = (0..5).filter(|_| run.take()).count();
+        assert_eq!(taken, 3);
+        run.measured(2);
+        run.measured(0);
+        assert!(!run.done.is_cancelled());
+        run.measured(1);
+        assert!(run.done.is_cancelled());
+        let endless = consumption(None);
+        assert!(endless.take());
+        endless.measured(1);
+        assert!(!endless.done.is_cancelled());
+    }
 
     #[test]
     fn messages_count_from_their_own_publish_time() {

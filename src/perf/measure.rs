@@ -17,8 +17,12 @@ pub struct Measured {
     pub messages: u64,
     /// Their payloads, in bytes.
     pub bytes: u64,
-    /// How long each took.
+    /// How long each took; what was never answered, or never sent though it was due, counts with the time that it waited.
     pub latencies: LatencyHistogram,
+    /// Messages that were sent and had no answer when the run gave them up.
+    pub unanswered: u64,
+    /// Messages that were due and not sent, because there was no room for them.
+    pub unsent: u64,
     pub(crate) failures: Failures,
 }
 
@@ -33,6 +37,8 @@ impl Measured {
         self.messages += other.messages;
         self.bytes += other.bytes;
         self.latencies.add(&other.latencies);
+        self.unanswered += other.unanswered;
+        self.unsent += other.unsent;
         for (reason, count) in &other.failures.0 {
             self.failures.add(|| reason.clone(), *count);
         }
@@ -58,6 +64,11 @@ pub(crate) struct Failures(BTreeMap<String, u64>);
 impl Failures {
     fn add(&mut self, reason: impl FnOnce() -> String, count: u64) {
         let mut reason = reason();
+        // Brokers give texts of any length.
+        if let Some((end, _)) = reason.char_indices().nth(REASON_LEN_MAX) {
+            reason.truncate(end);
+            reason.push_str("...");
+        }
         if self.0.len() >= REASONS_MAX && !self.0.contains_key(&reason) {
             OTHER.clone_into(&mut reason);
         }
@@ -82,11 +93,15 @@ impl Meter {
         measured.messages = 0;
         measured.bytes = 0;
         measured.latencies.clear();
+        measured.unanswered = 0;
+        measured.unsent = 0;
         measured.failures.0.clear();
     }
 }
 
 const REASONS_MAX: usize = 32;
+/// In characters.
+const REASON_LEN_MAX: usize = 300;
 const OTHER: &str = "other";
 
 #[cfg(test)]
@@ -101,21 +116,25 @@ mod tests {
             measured.bytes += 20;
             measured.latencies.record(1_000_000, 2);
             measured.fail(|| "timed out".to_owned(), 3);
+            measured.unanswered += 4;
+            measured.unsent += 5;
         });
         let mut total = Measured::default();
         meter.take_into(&mut total);
         meter.take_into(&mut total);
         assert_eq!((total.messages, total.bytes), (2, 20));
         assert_eq!((total.latencies.count(), total.failed()), (2, 3));
+        assert_eq!((total.unanswered, total.unsent), (4, 5));
     }
 
     #[test]
     fn reasons_are_bounded_and_nothing_is_lost() {
         let mut measured = Measured::default();
         for number in 0..1000 {
-            measured.fail(|| format!("reason {number}"), 1);
+            measured.fail(|| format!("reason {number} {}", "é".repeat(1000)), 1);
         }
         assert_eq!(measured.failed(), 1000);
         assert_eq!(measured.failures().len(), REASONS_MAX + 1);
+        assert!(measured.failures().keys().all(|reason| reason.len() < 700));
     }
 }

@@ -136,6 +136,27 @@ impl Pacer {
         }
     }
 
+    /// Messages that were due until `until` and were not sent: when, and how many about then. At most [`GROUPS_MAX`] groups,
+    /// however many messages there are. Without a rate nothing was ever due.
+    pub fn unsent(&self, until: u64) -> impl Iterator<Item = (u64, u64)> {
+        let scheduled = match self.pace {
+            Pace::Maximum => None,
+            Pace::Scheduled(schedule) => Some((schedule, self.wanted(until, u64::MAX))),
+        };
+        let sent = self.sent;
+        scheduled.into_iter().flat_map(move |(schedule, count)| {
+            let group = count.div_ceil(GROUPS_MAX).max(1);
+            let firsts = (0..GROUPS_MAX).map(move |number| number * group);
+            firsts
+                .take_while(move |first| *first < count)
+                .map(move |first| {
+                    let size = group.min(count - first);
+                    // The middle one speaks for its group.
+                    (schedule.at(sent + first + size / 2), size)
+                })
+        })
+    }
+
     /// Notes that `count` messages were handed to the client.
     pub fn on_sent(&mut self, count: u64) {
         self.sent = self.sent.saturating_add(count).min(self.limit);
@@ -149,6 +170,8 @@ impl Pacer {
 }
 
 const NANOS: f64 = 1e9;
+/// Into so many groups the messages of one producer are put that were never sent.
+const GROUPS_MAX: u64 = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -229,6 +252,31 @@ mod tests {
         assert_eq!(pacer.wanted(SECOND, 10), 3);
         pacer.on_sent(3);
         assert_eq!((pacer.wanted(SECOND, 10), pacer.next_due()), (0, None));
+    }
+
+    #[test]
+    fn what_was_due_and_not_sent_is_told_with_its_times() {
+        let mut pacer = scheduled(1000.0);
+        pacer.on_sent(100);
+        let unsent: Vec<(u64, u64)> = pacer.unsent(SECOND / 10 + 2_000_000).collect();
+        assert_eq!(
+            unsent,
+            [(100_000_000, 1), (101_000_000, 1), (102_000_000, 1)]
+        );
+        assert_eq!(pacer.unsent(SECOND / 20).count(), 0);
+        // A million messages in few groups, of which none is lost and the mean time stays.
+        let pacer = scheduled(1e6);
+        let (mut groups, mut count, mut times) = (0, 0, 0.0);
+        for (due, size) in pacer.unsent(SECOND - 1) {
+            groups += 1;
+            count += size;
+            times +=
+                f64::from(u32::try_from(due).unwrap()) * f64::from(u32::try_from(size).unwrap());
+        }
+        assert_eq!((groups, count), (10_000, 1_000_000));
+        assert!((times / 1e6 / 5e8 - 1.0).abs() < 1e-3, "{times}");
+        let maximum = Pacer::new(Pace::Maximum, Some(5));
+        assert_eq!(maximum.unsent(SECOND).count(), 0);
     }
 
     proptest! {

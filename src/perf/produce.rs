@@ -3,6 +3,10 @@
 //! Each thread has a client of its own and its producers on every topic, and one loop that hands out messages: as many as are
 //! due, or as many as there is room for, with one call and one reading of the clock for all of them. A token goes with each
 //! message and comes back with its receipt: the time from which its latency counts.
+//!
+//! At the end receipts are waited for [`GRACE`]. What has none then is given up: the client hands its token back, and the
+//! message counts with the time that it waited, so that a broker that stops answering does not look better than one that is
+//! slow.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +16,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::alarm::Alarm;
 use super::measure::{Measured, Meter};
@@ -68,12 +74,16 @@ pub enum KeyMode {
 pub async fn produce(load: Arc<ProduceLoad>, mut thread: LoadThread) -> Result<(), LoadError> {
     let client = PulsarClient::new(load.service_url.clone(), load.client.clone());
     let room = Arc::new(Room::default());
-    let sink: Arc<dyn ReceiptSink> = Arc::new(Receipts {
+    let failure = CancellationToken::new();
+    let receipts = Arc::new(Receipts {
         clock: thread.clock,
         meter: thread.meter.clone(),
         payload_len: mean_len(&load.payloads),
         room: Arc::clone(&room),
+        failure: load.exit_on_failure.then(|| failure.clone()),
+        given_up: AtomicBool::new(false),
     });
+    let sink: Arc<dyn ReceiptSink> = Arc::<Receipts>::clone(&receipts);
     let stop = thread.stop.clone();
     let opening = Box::pin(open(&client, &load, &sink));
     let Some(opened) = stop.run_until_cancelled(opening).await else {
@@ -93,23 +103,51 @@ pub async fn produce(load: Arc<ProduceLoad>, mut thread: LoadThread) -> Result<(
         producers: &producers,
         thread: &thread,
         room: &room,
+        failure: &failure,
     };
-    let generated = stop.run_until_cancelled(generator.run()).await;
-    match generated {
-        // All is sent: what is on its way belongs to the measurement.
+    let generated = tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        () = failure.cancelled() => Some(Ok(())),
+        generated = generator.run() => Some(generated),
+    };
+    let was_stopped = generated.is_none();
+    let result = match generated {
+        // All is sent, or nothing more is to be: what is on its way belongs to the measurement.
         Some(Ok(())) => {
-            stop.run_until_cancelled(flush(&producers)).await;
-            thread.finished().await;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = failure.cancelled() => thread.gave_up().await,
+                () = flush(&producers) => thread.finished().await,
+            }
+            Ok(())
         }
-        Some(Err(error)) => return Err(error),
-        None => {}
+        Some(Err(error)) => Err(error),
+        None => {
+            generator.send_rest();
+            Ok(())
+        }
+    };
+    let stopped = thread.clock.now();
+    let answered = timeout(GRACE, flush(&producers)).await.is_ok();
+    if was_stopped {
+        generator.charge_unsent(stopped);
     }
-    for producer in &producers {
+    if answered {
         // Whatever fails here fails after the measurement.
-        let _ = timeout(CLOSE_TIME, producer.close()).await;
+        let _ = timeout(CLOSE_TIME, close(&producers)).await;
     }
+    receipts.given_up.store(true, Ordering::Relaxed);
     client.close();
-    Ok(())
+    // The tasks of the producers end with the client, and hand the tokens back.
+    let given_up = async {
+        while producers.iter().any(|producer| producer.pending() > 0) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let _ = timeout(CLOSE_TIME, given_up).await;
+    result
 }
 
 async fn open(
@@ -135,6 +173,16 @@ async fn flush(producers: &[Producer]) {
         // What failed was told to the sink.
         let _ = producer.flush().await;
     }
+}
+
+/// Closes all at once.
+async fn close(producers: &[Producer]) {
+    let mut closing = JoinSet::new();
+    for producer in producers {
+        let producer = producer.clone();
+        closing.spawn(async move { producer.close().await });
+    }
+    while closing.join_next().await.is_some() {}
 }
 
 /// Each producer has its share of the rate, and they begin one after the other within one interval of theirs.
@@ -183,6 +231,8 @@ struct Generator<'a, P> {
     /// The last random key.
     keys: u64,
     room: &'a Room,
+    /// Cancelled by the first failure, if that is to end the run.
+    failure: &'a CancellationToken,
 }
 
 impl<P: Iterator<Item = Bytes>> Generator<'_, P> {
@@ -280,12 +330,15 @@ impl<P: Iterator<Item = Bytes>> Generator<'_, P> {
     /// Messages that the client did not even take. A producer that has ended is left out from then on.
     fn refused(&mut self, index: usize, count: u64, error: &SendError) -> Result<(), LoadError> {
         let ended = self.producers.get(index).and_then(Producer::ended);
-        if self.load.exit_on_failure || ended.is_some() && self.producers.len() == 1 {
+        if ended.is_some() && self.producers.len() == 1 {
             return Err(LoadError(error.to_string()));
         }
         self.thread
             .meter
             .measure(|measured| measured.fail(|| error.to_string(), count));
+        if self.load.exit_on_failure {
+            self.failure.cancel();
+        }
         if let Some(pacer) = self.pacers.get_mut(index) {
             pacer.on_sent(count);
         }
@@ -293,6 +346,37 @@ impl<P: Iterator<Item = Bytes>> Generator<'_, P> {
             self.schedule(index);
         }
         Ok(())
+    }
+
+    /// Sends what has become due and was not looked at yet, as far as there is room: all the rest had none.
+    fn send_rest(&mut self) {
+        let now = self.thread.clock.now();
+        for index in 0..self.pacers.len() {
+            let sent = |generator: &Self| generator.pacers.get(index).map_or(0, Pacer::sent);
+            while self.is_due(index, now) {
+                let before = sent(self);
+                // A producer that has ended takes nothing, and was told of already.
+                if self.send(index, now).is_err() || sent(self) == before {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn is_due(&self, index: usize, now: u64) -> bool {
+        let pacer = self.pacers.get(index);
+        self.load.rate.is_some() && pacer.is_some_and(|pacer| pacer.wanted(now, 1) > 0)
+    }
+
+    /// Counts what was due until `stopped` and never sent, with the time that it has waited.
+    fn charge_unsent(&self, stopped: u64) {
+        let now = self.thread.clock.now();
+        self.thread.meter.measure(|measured| {
+            for (due, count) in self.pacers.iter().flat_map(|pacer| pacer.unsent(stopped)) {
+                measured.latencies.record(now.saturating_sub(due), count);
+                measured.unsent += count;
+            }
+        });
     }
 
     fn schedule(&mut self, index: usize) {
@@ -335,29 +419,50 @@ struct Receipts {
     /// Of one message, in bytes.
     payload_len: u64,
     room: Arc<Room>,
+    /// To be cancelled by the first failure, if that is to end the run.
+    failure: Option<CancellationToken>,
+    /// Whether what comes back without a receipt was given up by this program.
+    given_up: AtomicBool,
 }
 
 impl ReceiptSink for Receipts {
     fn on_receipts(&self, receipts: &[Acknowledgement]) {
         let now = self.clock.now();
-        self.meter
-            .measure(|measured| record(receipts, now, self.payload_len, measured));
+        let given_up = self.given_up.load(Ordering::Relaxed);
+        let has_failure = self
+            .meter
+            .measure(|measured| record(receipts, now, self.payload_len, given_up, measured));
+        if has_failure && let Some(failure) = &self.failure {
+            failure.cancel();
+        }
         if self.room.wanted.load(Ordering::Relaxed) {
             self.room.made.notify_one();
         }
     }
 }
 
-fn record(receipts: &[Acknowledgement], now: u64, payload_len: u64, measured: &mut Measured) {
+/// Measures what came back, and says whether a message failed.
+fn record(
+    receipts: &[Acknowledgement],
+    now: u64,
+    payload_len: u64,
+    given_up: bool,
+    measured: &mut Measured,
+) -> bool {
     // Messages of one call have the same token at maximum rate.
     let mut run = (0, 0);
     let mut messages = 0;
+    let mut has_failure = false;
     for receipt in receipts {
-        if let Err(error) = &receipt.result {
-            measured.fail(|| error.to_string(), 1);
-            continue;
+        match &receipt.result {
+            Ok(_) => messages += 1,
+            Err(SendError::Closed) if given_up => measured.unanswered += 1,
+            Err(error) => {
+                measured.fail(|| error.to_string(), 1);
+                has_failure = true;
+                continue;
+            }
         }
-        messages += 1;
         if run.0 == receipt.token {
             run.1 += 1;
         } else {
@@ -370,6 +475,7 @@ fn record(receipts: &[Acknowledgement], now: u64, payload_len: u64, measured: &m
     measured.latencies.record(now.saturating_sub(run.0), run.1);
     measured.messages += messages;
     measured.bytes += messages * payload_len;
+    has_failure
 }
 
 fn mean_len(payloads: &[Bytes]) -> u64 {
@@ -396,7 +502,10 @@ fn unix_millis() -> u64 {
 const WAIT_MIN: Duration = Duration::from_micros(50);
 /// How often producers without room are looked at though no receipt came.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// How long receipts are waited for at the end.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long producers of which everything was answered may take to close.
+const CLOSE_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -426,7 +535,7 @@ mod tests {
             receipt(5_000_000, false),
             receipt(3_000_000, true),
         ];
-        record(&receipts, 11_000_000, 100, &mut measured);
+        assert!(record(&receipts, 11_000_000, 100, false, &mut measured));
         assert_eq!(
             (measured.messages, measured.bytes, measured.failed()),
             (3, 300, 1)
@@ -435,6 +544,16 @@ mod tests {
         assert_eq!(measured.latencies.count(), 3);
         assert!((summary.mean_ms - 28.0 / 3.0).abs() < 0.02, "{summary:?}");
         assert!((summary.p50_ms - 10.0).abs() < 0.02, "{summary:?}");
+    }
+
+    #[test]
+    fn what_was_given_up_counts_with_the_time_that_it_waited() {
+        let mut measured = Measured::default();
+        let receipts = [receipt(1_000_000, false), receipt(1_000_000, false)];
+        assert!(!record(&receipts, 9_000_000, 100, true, &mut measured));
+        assert_eq!((measured.messages, measured.failed()), (0, 0));
+        assert_eq!((measured.unanswered, measured.latencies.count()), (2, 2));
+        assert!((measured.latencies.summary().max_ms - 8.0).abs() < 0.02);
     }
 
     #[test]

@@ -83,6 +83,10 @@ pub struct RunReport {
     pub failed: u64,
     /// The same by reason.
     pub failures: Vec<Failure>,
+    /// Messages that were sent and never answered. They are in the latencies, with the time that they waited.
+    pub unanswered: u64,
+    /// Messages that were due and never sent, because too many others were unanswered. They are in the latencies as well.
+    pub unsent: u64,
     /// What this process used, warm-up excluded.
     pub generator: GeneratorReport,
     /// What the processes under test used, warm-up excluded.
@@ -149,6 +153,8 @@ impl RunReport {
                     messages: *messages,
                 })
                 .collect(),
+            unanswered: measured.unanswered,
+            unsent: measured.unsent,
             generator: GeneratorReport {
                 cpu_seconds: run.cpu_seconds,
                 messages_per_cpu_second: per_second(measured.messages, run.cpu_seconds)
@@ -156,6 +162,14 @@ impl RunReport {
             },
             watched: run.watched,
         }
+    }
+}
+
+impl RunReport {
+    /// Messages of which nobody can say that they arrived: with any of them a run has failed.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.failed.saturating_add(self.unanswered)
     }
 }
 
@@ -184,6 +198,20 @@ impl fmt::Display for RunReport {
         writeln!(f, "errors      {}", self.failed)?;
         for failure in &self.failures {
             writeln!(f, "            {} x {}", failure.messages, failure.reason)?;
+        }
+        if self.unanswered > 0 {
+            let unanswered = self.unanswered;
+            writeln!(
+                f,
+                "unanswered  {unanswered} (in the latency with the time that they waited)"
+            )?;
+        }
+        if self.unsent > 0 {
+            let unsent = self.unsent;
+            writeln!(
+                f,
+                "unsent      {unsent} (due, but there was no room; in the latency as well)"
+            )?;
         }
         write!(
             f,
@@ -286,6 +314,8 @@ mod tests {
         measured.latencies.record(2_000_000, 1999);
         measured.latencies.record(50_000_000, 1);
         measured.fail(|| "the broker refused it".to_owned(), 3);
+        measured.unanswered = 4;
+        measured.unsent = 5;
         measured
     }
 
@@ -317,6 +347,8 @@ latency ms  mean 2.024, p50 2.001, p95 2.001, p99 2.001, p99.9 2.001, p99.99 50.
             (from the intended send time to the receipt)
 errors      3
             3 x the broker refused it
+unanswered  4 (in the latency with the time that they waited)
+unsent      5 (due, but there was no room; in the latency as well)
 generator   0.50 CPU s, 4000 msg per CPU s
 pid 42      0.25 CPU s, 8000 msg per CPU s, peak RSS 3.0 MiB since its start"
         );
@@ -333,6 +365,8 @@ pid 42      0.25 CPU s, 8000 msg per CPU s, peak RSS 3.0 MiB since its start"
             ("/megabytes_per_second", serde_json::json!(1.024)),
             ("/latency_from", serde_json::json!("intended-send")),
             ("/failed", serde_json::json!(3)),
+            ("/unanswered", serde_json::json!(4)),
+            ("/unsent", serde_json::json!(5)),
             (
                 "/failures/0/reason",
                 serde_json::json!("the broker refused it"),

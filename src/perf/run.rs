@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::measure::{Measured, Meter};
 use super::report::{Interval, LatencyFrom, LoadKind, RunMeasures, RunReport};
-use super::watch::{Usage, WatchError, WatchedProcess, own_cpu_seconds};
+use super::watch::{ProcessReport, Usage, WatchError, WatchedProcess, own_cpu_seconds};
 
 /// How long a run is and what is measured besides.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ pub struct RunPlan {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A thread or its runtime could not be started.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread")]
     Thread(#[from] std::io::Error),
     /// A process under test is not there.
     #[error(transparent)]
@@ -93,6 +93,8 @@ enum ThreadEvent {
     Connected,
     /// It has done its share and now closes what it has open.
     Finished,
+    /// The run is to end: a message failed where that is what was asked for.
+    GaveUp,
     Ended(Result<(), LoadError>),
 }
 
@@ -112,10 +114,17 @@ impl LoadThread {
         // Nobody waits when the run was given up.
         let _ = self.events.send(ThreadEvent::Finished).await;
     }
+
+    /// Says that the whole run is to end now, for a reason that was measured as a failure.
+    pub async fn gave_up(&self) {
+        // Nobody waits when the run was given up.
+        let _ = self.events.send(ThreadEvent::GaveUp).await;
+    }
 }
 
 /// Runs `load` on each thread, and tells progress, until the plan says that it is over, `interrupt` completes, or all threads
-/// have ended. Not cancel-safe: dropped, the threads go on until they see that nobody waits.
+/// have ended. What the threads measure after that counts in latencies and failures, and not in what was done meanwhile. Not
+/// cancel-safe: dropped, the threads go on until they see that nobody waits.
 ///
 /// # Errors
 /// When there is nothing to report. A load that fails later ends the run, and the report has it among the failures.
@@ -137,15 +146,16 @@ where
         () = &mut interrupt => Err(RunError::Interrupted),
         connected = threads.connected() => connected,
     };
-    let finished = match connected {
-        Ok(()) => Phases::begin(plan, clock, &mut threads)?
-            .follow(plan, &mut threads, interrupt, progress)
-            .await
-            .map(|phases| phases.finish(plan, &threads)),
+    let measured = match connected {
+        Ok(()) => {
+            Phases::begin(plan, clock, &mut threads)?
+                .follow(plan, &mut threads, interrupt, progress)
+                .await
+        }
         Err(error) => Err(error),
     };
     threads.end().await;
-    finished
+    Ok(measured?.report(plan, &threads))
 }
 
 /// The threads of a run.
@@ -169,7 +179,15 @@ impl Threads {
         let (sender, events) = mpsc::channel(2 * count);
         let (start, started) = watch::channel(None);
         let stop = CancellationToken::new();
-        let mut meters = Vec::new();
+        let mut threads = Self {
+            count,
+            running: 0,
+            finished: 0,
+            meters: Vec::new(),
+            events,
+            start,
+            stop,
+        };
         for number in 0..count {
             let meter = Meter::default();
             let context = LoadThread {
@@ -177,35 +195,20 @@ impl Threads {
                 threads: count,
                 clock,
                 meter: meter.clone(),
-                stop: stop.clone(),
+                stop: threads.stop.clone(),
                 events: sender.clone(),
                 start: started.clone(),
             };
-            meters.push(meter);
+            threads.meters.push(meter);
             let load = Arc::clone(&load);
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            thread::Builder::new()
-                .name(format!("load-{number}"))
-                .spawn(move || {
-                    let events = context.events.clone();
-                    let ended = runtime.block_on(load(context));
-                    runtime.block_on(async {
-                        // Nobody waits when the run was given up.
-                        let _ = events.send(ThreadEvent::Ended(ended)).await;
-                    });
-                })?;
+            let thread = thread::Builder::new().name(format!("load-{number}"));
+            if let Err(error) = thread.spawn(move || drive(context, &*load)) {
+                threads.stop.cancel();
+                return Err(error.into());
+            }
+            threads.running += 1;
         }
-        Ok(Self {
-            count,
-            running: count,
-            finished: 0,
-            meters,
-            events,
-            start,
-            stop,
-        })
+        Ok(threads)
     }
 
     /// Waits until all threads are connected.
@@ -215,7 +218,8 @@ impl Threads {
             match self.next().await {
                 Some(ThreadEvent::Connected) => connected += 1,
                 Some(ThreadEvent::Ended(Err(error))) => return Err(RunError::Load(error)),
-                Some(ThreadEvent::Finished | ThreadEvent::Ended(Ok(()))) | None => {
+                Some(ThreadEvent::Finished | ThreadEvent::GaveUp | ThreadEvent::Ended(Ok(())))
+                | None => {
                     return Err(RunError::Load(LoadError(ENDED_EARLY.to_owned())));
                 }
             }
@@ -231,13 +235,14 @@ impl Threads {
         event
     }
 
-    /// Waits until all threads have done their share; returns the first failure. A thread that panicked says nothing, so the
+    /// Waits until all threads have done their share, or one gives the run up; returns the first failure. A thread that panicked says nothing, so the
     /// end of all senders is the end as well. Cancel-safe.
     async fn finished(&mut self) -> Result<(), LoadError> {
         while self.finished < self.count {
             match self.next().await {
                 Some(ThreadEvent::Ended(Err(error))) => return Err(error),
                 Some(ThreadEvent::Finished) => self.finished += 1,
+                Some(ThreadEvent::GaveUp) => break,
                 // Every thread says that it has finished, unless it was told to end.
                 Some(ThreadEvent::Connected | ThreadEvent::Ended(Ok(()))) => {}
                 None => return Err(LoadError(ENDED_EARLY.to_owned())),
@@ -252,13 +257,31 @@ impl Threads {
         }
     }
 
-    /// Ends the load and gives the threads a moment to close what they have open.
+    /// Ends the load and gives the threads a moment for what is on its way, and to close what they have open.
     async fn end(&mut self) {
         self.stop.cancel();
         let all = async { while self.running > 0 && self.next().await.is_some() {} };
         // What has not ended then is left to the end of the process.
-        let _ = timeout(CLOSE_TIME, all).await;
+        let _ = timeout(END_TIME, all).await;
     }
+}
+
+/// What a thread does: the load in a runtime of its own, which is made here because it must not be dropped elsewhere.
+fn drive<L, F>(context: LoadThread, load: &L)
+where
+    L: Fn(LoadThread) -> F,
+    F: Future<Output = Result<(), LoadError>>,
+{
+    let events = context.events.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = match &runtime {
+        Ok(runtime) => runtime.block_on(load(context)),
+        Err(error) => Err(LoadError(format!("cannot start a runtime: {error}"))),
+    };
+    // Nobody waits when the run was given up.
+    let _ = events.blocking_send(ThreadEvent::Ended(ended));
 }
 
 /// The run from the start of the load on.
@@ -318,7 +341,7 @@ impl Phases {
         threads: &mut Threads,
         mut interrupt: std::pin::Pin<&mut impl Future<Output = ()>>,
         progress: &mut dyn FnMut(Interval<'_>),
-    ) -> Result<Self, RunError> {
+    ) -> Result<Measurement, RunError> {
         let mut over = std::pin::pin!(sleep(plan.duration));
         let mut warm_up = std::pin::pin!(tokio::time::sleep(plan.warm_up));
         let mut ticks = plan.stats_interval.map(|every| {
@@ -355,7 +378,7 @@ impl Phases {
             }
         }
         self.tell_silently(threads);
-        Ok(self)
+        Ok(self.close(plan))
     }
 
     fn end_warm_up(&mut self, plan: &RunPlan) -> Result<(), WatchError> {
@@ -387,22 +410,48 @@ impl Phases {
         measured
     }
 
-    /// A run that ended within its warm-up is reported whole.
-    fn finish(mut self, plan: &RunPlan, threads: &Threads) -> RunReport {
-        self.tell_silently(threads);
-        self.total.add(&self.warm_up_failures);
-        let cpu_seconds = own_cpu_seconds() - self.measured_from.cpu_seconds;
+    /// What was measured and used until now. A run that ended within its warm-up is reported whole.
+    fn close(mut self, plan: &RunPlan) -> Measurement {
         let watched = plan.watch.iter().zip(&self.measured_from.usages);
+        let messages = self.total.messages;
+        self.total.add(&self.warm_up_failures);
+        Measurement {
+            interrupted: self.interrupted,
+            seconds: seconds(self.told - self.measured_from.at),
+            cpu_seconds: own_cpu_seconds() - self.measured_from.cpu_seconds,
+            watched: watched
+                .map(|(process, before)| process.report(*before, messages))
+                .collect(),
+            total: self.total,
+        }
+    }
+}
+
+/// A run that is over but for what its threads find out at their end.
+struct Measurement {
+    interrupted: bool,
+    seconds: f64,
+    cpu_seconds: f64,
+    watched: Vec<ProcessReport>,
+    total: Measured,
+}
+
+impl Measurement {
+    /// The report, with what became of messages that were on their way when the time was over: how long they took, and
+    /// whether they failed. They are no part of the throughput, which was measured in that time.
+    fn report(mut self, plan: &RunPlan, threads: &Threads) -> RunReport {
+        let mut late = Measured::default();
+        threads.take_into(&mut late);
+        (late.messages, late.bytes) = (0, 0);
+        self.total.add(&late);
         RunReport::new(RunMeasures {
             kind: plan.kind,
             latency_from: plan.latency_from,
             interrupted: self.interrupted,
-            seconds: seconds(self.clock.now() - self.measured_from.at),
+            seconds: self.seconds,
             measured: &self.total,
-            cpu_seconds,
-            watched: watched
-                .map(|(process, before)| process.report(*before, self.total.messages))
-                .collect(),
+            cpu_seconds: self.cpu_seconds,
+            watched: self.watched,
         })
     }
 }
@@ -426,8 +475,9 @@ fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// How long threads may take to close what they have open.
-const CLOSE_TIME: Duration = Duration::from_secs(10);
+/// How long threads may take for what is on its way and to close what they have open: longer than the times that they
+/// give themselves for it.
+const END_TIME: Duration = Duration::from_secs(10);
 const ENDED_EARLY: &str = "a load thread ended early";
 
 #[cfg(test)]
@@ -554,6 +604,48 @@ mod tests {
         };
         let ended = run(&plan(), load, ready(()), &mut |_| {}).await;
         assert!(matches!(ended, Err(RunError::Interrupted)), "{ended:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_measured_after_the_end_is_no_throughput() {
+        let load = |mut thread: LoadThread| async move {
+            thread.connected().await;
+            thread.stop.cancelled().await;
+            thread.meter.measure(|measured| {
+                measured.messages += 1;
+                measured.bytes += 10;
+                measured.latencies.record(2_000_000, 2);
+                measured.unanswered += 1;
+                measured.unsent += 3;
+                measured.fail(|| "closed".to_owned(), 1);
+            });
+            Ok(())
+        };
+        let plan = RunPlan {
+            duration: Some(Duration::from_millis(20)),
+            ..plan()
+        };
+        let report = run(&plan, load, pending(), &mut |_| {}).await.unwrap();
+        assert_eq!((report.messages, report.bytes), (0, 0));
+        assert_eq!((report.unanswered, report.unsent, report.failed), (2, 6, 2));
+        assert!((report.latency.max_ms - 2.0).abs() < 0.01, "{report:?}");
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_gives_up_ends_the_run_with_what_failed() {
+        let load = |mut thread: LoadThread| async move {
+            thread.connected().await;
+            if thread.number == 1 {
+                thread
+                    .meter
+                    .measure(|measured| measured.fail(|| "refused".to_owned(), 1));
+                thread.gave_up().await;
+            }
+            thread.stop.cancelled().await;
+            Ok(())
+        };
+        let report = run(&plan(), load, pending(), &mut |_| {}).await.unwrap();
+        assert_eq!(report.failed, 1);
     }
 
     #[tokio::test]

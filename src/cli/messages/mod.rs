@@ -7,7 +7,6 @@
 mod avro;
 mod output;
 mod pace;
-mod problems;
 mod produce_args;
 mod receive;
 mod receive_args;
@@ -18,7 +17,7 @@ mod text;
 mod topic_schemas;
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -29,13 +28,14 @@ pub use produce_args::ProduceArgs;
 pub use receive_args::{ConsumeArgs, ReadArgs};
 pub(super) use spelling::from_pulsar_client;
 
-use self::{
-    output::{Form, Output},
-    problems::WrongArguments,
-};
+use self::output::{Form, Output};
 use super::{
-    EXIT_INTERRUPTED, EXIT_USAGE,
+    EXIT_INTERRUPTED,
     client_args::{ClientArgs, ClientArgsError, ClientTarget},
+    complain,
+    problems::WrongArguments,
+    refuse,
+    runtime::start_runtime,
 };
 use crate::{
     app::Shutdown,
@@ -44,7 +44,6 @@ use crate::{
         consumer::{AckError, ReceiveError},
         producer::SendError,
     },
-    naming::NameError,
     telemetry::{self, LogError, LogFormat, LogSettings, check_level},
 };
 
@@ -109,15 +108,18 @@ enum CommandError {
     /// A message is encrypted.
     #[error("message {0} is encrypted; -ca CONSUME shows it as it is, -ca DISCARD leaves it out")]
     Encrypted(MessageId),
-    /// The pattern names no namespace.
-    #[error("the pattern names no namespace: {0}")]
-    Pattern(#[source] NameError),
     /// Standard output does not take what was to be shown.
     #[error("cannot write to standard output: {0}")]
     Output(#[source] io::Error),
 }
 
 impl ProduceArgs {
+    /// A line for everything that is wrong.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let wrong = self.common.with(self.settings()).err();
+        wrong.map(WrongArguments::into_lines).unwrap_or_default()
+    }
+
     /// Sends messages, and returns the exit code of the process.
     #[must_use]
     pub fn run(&self) -> ExitCode {
@@ -135,6 +137,12 @@ impl ProduceArgs {
 }
 
 impl ConsumeArgs {
+    /// A line for everything that is wrong.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let wrong = self.common.with(self.settings()).err();
+        wrong.map(WrongArguments::into_lines).unwrap_or_default()
+    }
+
     /// Consumes messages, and returns the exit code of the process.
     #[must_use]
     pub fn run(&self) -> ExitCode {
@@ -152,6 +160,12 @@ impl ConsumeArgs {
 }
 
 impl ReadArgs {
+    /// A line for everything that is wrong.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let wrong = self.common.with(self.settings()).err();
+        wrong.map(WrongArguments::into_lines).unwrap_or_default()
+    }
+
     /// Reads messages, and returns the exit code of the process.
     #[must_use]
     pub fn run(&self) -> ExitCode {
@@ -193,12 +207,10 @@ fn run(
     });
     let _log = match log {
         Ok(guard) => guard,
-        Err(error) => return refuse(&error),
+        // The level was checked with the arguments.
+        Err(error) => return fail(&error),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let runtime = match runtime {
+    let runtime = match start_runtime(None) {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format_args!("cannot start the runtime: {error}")),
     };
@@ -262,17 +274,7 @@ async fn with_client(
     }
 }
 
-fn refuse(what: &dyn Display) -> ExitCode {
-    complain(what);
-    ExitCode::from(EXIT_USAGE)
-}
-
 fn fail(what: &dyn Display) -> ExitCode {
     complain(what);
     ExitCode::FAILURE
-}
-
-/// Tells the user on standard error; there is nobody to tell when that fails.
-fn complain(what: &dyn Display) {
-    let _ = writeln!(std::io::stderr(), "pulsegate: {what}");
 }

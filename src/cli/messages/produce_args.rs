@@ -1,16 +1,20 @@
 //! The arguments of `pulsegate produce`, and what they mean.
 
-use std::fs;
-
 use bytes::Bytes;
 use clap::Args;
 
 use super::{
     CommonArgs,
-    problems::{Problems, WrongArguments},
     schema::{self, KeyValueEncoding, PayloadSchema},
 };
-use crate::{naming::TopicName, protocol::proto::pulsar::Schema};
+use crate::{
+    cli::{
+        files,
+        problems::{Problems, WrongArguments},
+    },
+    naming::TopicName,
+    protocol::proto::pulsar::Schema,
+};
 
 /// Arguments of `produce`; names and meaning are those of `pulsar-client produce`.
 #[derive(Debug, Args)]
@@ -260,7 +264,7 @@ pub(super) fn topic(problems: &mut Problems, name: Option<&str>) -> Option<Topic
 }
 
 fn read(problems: &mut Problems, option: &str, name: &str) -> Option<Vec<u8>> {
-    fs::read(name)
+    files::read(name)
         .map_err(|error| problems.add(option, format_args!("{name}: {error}")))
         .ok()
 }
@@ -364,7 +368,7 @@ mod tests {
     #[test]
     fn files_follow_the_messages() {
         let file = tempfile::NamedTempFile::new().expect("file");
-        fs::write(file.path(), "in a file").expect("write");
+        std::fs::write(file.path(), "in a file").expect("write");
         let path = file.path().to_str().expect("UTF-8");
         let settings = settings(&["t", "-f", path, "-m", "typed"]).expect("right");
         assert_eq!(payloads(&settings), ["typed", "in a file"]);

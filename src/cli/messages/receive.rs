@@ -8,22 +8,19 @@ use super::{
     output::Output,
     pace::Pace,
     receive_args::{
-        ConsumeSettings, EncryptedAction, ReadSettings, ReceiveSettings, Source, SubscriptionType,
+        ConsumeSettings, EncryptedAction, ReadSettings, ReceiveSettings, SubscriptionType,
     },
     schema::Shown,
     text::{BOUNDARY, MessageView},
     topic_schemas::TopicSchemas,
 };
-use crate::{
-    client::{
-        ClientError, PulsarClient,
-        consumer::{
-            AckError, Consumer, ConsumerOptions, InitialPosition, ReceiveError, ReceivedMessage,
-            SeekTo, SubscriptionType as ClientSubscriptionType, TopicMode, Topics,
-        },
-        reader::{Reader, ReaderOptions},
+use crate::client::{
+    ClientError, PulsarClient,
+    consumer::{
+        AckError, Consumer, ConsumerOptions, InitialPosition, ReceiveError, ReceivedMessage,
+        SeekTo, SubscriptionType as ClientSubscriptionType,
     },
-    naming::{NameError, NamespaceName},
+    reader::{Reader, ReaderOptions},
 };
 
 /// Takes, prints and acknowledges messages of a subscription until there were enough or `stop`. `count` is how many were
@@ -41,15 +38,11 @@ pub(super) async fn consume<W: AsyncWrite + Unpin>(
         stop,
         count,
     } = session;
-    let topics = match &settings.source {
-        Source::Topic(topic) => Topics::One(topic.clone()),
-        Source::Pattern(text) => pattern(text).map_err(CommandError::Pattern)?,
-    };
     let options = consumer_options(settings);
     let consumer = tokio::select! {
         biased;
         () = stop.cancelled() => return Ok(()),
-        consumer = client.consumer(topics, options) => consumer?,
+        consumer = client.consumer(settings.source.topics(), options) => consumer?,
     };
     let receiving = Receiving {
         client,
@@ -150,30 +143,6 @@ fn consumer_options(settings: &ConsumeSettings) -> ConsumerOptions {
     }
     options.chunks.ack_oldest_when_full = receive.acknowledge_incomplete_chunked;
     options
-}
-
-/// The topics whose names match `[persistent://]tenant/namespace/EXPRESSION`, or `EXPRESSION` in public/default.
-fn pattern(text: &str) -> Result<Topics, NameError> {
-    let (mode, rest) = match text.split_once("://") {
-        Some(("non-persistent", rest)) => (TopicMode::NonPersistent, rest),
-        Some((_, rest)) => (TopicMode::Persistent, rest),
-        None => (TopicMode::Persistent, text),
-    };
-    let mut parts = rest.splitn(3, '/');
-    let (namespace, pattern) = match (parts.next(), parts.next(), parts.next()) {
-        (Some(tenant), Some(namespace), Some(_)) => {
-            (format!("{tenant}/{namespace}"), rest.to_owned())
-        }
-        _ => (
-            "public/default".to_owned(),
-            format!("public/default/{rest}"),
-        ),
-    };
-    Ok(Topics::Pattern {
-        namespace: NamespaceName::parse(&namespace)?,
-        pattern,
-        mode,
-    })
 }
 
 /// Where messages come from.
@@ -306,45 +275,3 @@ impl Receiving<'_> {
 
 /// How many messages without content are one line of output.
 const PROGRESS: u64 = 1000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_name_their_namespace() {
-        for (given, expected) in [
-            (
-                "persistent://a/b/c.*",
-                ("a/b", "a/b/c.*", TopicMode::Persistent),
-            ),
-            ("a/b/c/d.*", ("a/b", "a/b/c/d.*", TopicMode::Persistent)),
-            (
-                "c.*",
-                (
-                    "public/default",
-                    "public/default/c.*",
-                    TopicMode::Persistent,
-                ),
-            ),
-            (
-                "non-persistent://a/b/(x|y)",
-                ("a/b", "a/b/(x|y)", TopicMode::NonPersistent),
-            ),
-        ] {
-            let Ok(Topics::Pattern {
-                namespace,
-                pattern,
-                mode,
-            }) = pattern(given)
-            else {
-                panic!("{given} is a pattern");
-            };
-            assert_eq!(
-                (namespace.to_string().as_str(), pattern.as_str(), mode),
-                expected
-            );
-        }
-        assert!(pattern("persistent:////x").is_err());
-    }
-}

@@ -2,13 +2,17 @@
 
 use clap::Args;
 
-use super::{
-    CommonArgs,
-    problems::{Problems, WrongArguments},
-    produce_args::topic,
-    text::Style,
+use regex::Regex;
+
+use super::{CommonArgs, produce_args::topic, text::Style};
+use crate::{
+    cli::problems::{Problems, WrongArguments},
+    client::{
+        MessageId,
+        consumer::{TopicMode, Topics},
+    },
+    naming::{NameError, NamespaceName, TopicName},
 };
-use crate::{client::MessageId, naming::TopicName};
 
 /// Arguments of `consume`; names and meaning are those of `pulsar-client consume`.
 #[derive(Debug, Args)]
@@ -125,8 +129,31 @@ pub(super) struct ConsumeSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source {
     Topic(TopicName),
-    /// A regular expression of topic names.
-    Pattern(String),
+    /// The topics of a namespace whose names match.
+    Pattern {
+        namespace: NamespaceName,
+        /// The whole names without their scheme.
+        pattern: String,
+        mode: TopicMode,
+    },
+}
+
+impl Source {
+    /// As the client takes it.
+    pub(super) fn topics(&self) -> Topics {
+        match self.clone() {
+            Self::Topic(topic) => Topics::One(topic),
+            Self::Pattern {
+                namespace,
+                pattern,
+                mode,
+            } => Topics::Pattern {
+                namespace,
+                pattern,
+                mode,
+            },
+        }
+    }
 }
 
 /// How messages are shared among the consumers of a subscription.
@@ -179,8 +206,12 @@ impl ConsumeArgs {
     pub(super) fn settings(&self) -> Result<ConsumeSettings, WrongArguments> {
         let mut problems = Problems::default();
         let source = if self.regex {
-            let pattern = problems.required("TOPIC", self.topic.as_deref());
-            pattern.map(|pattern| Source::Pattern(pattern.to_owned()))
+            let text = problems.required("TOPIC", self.topic.as_deref());
+            text.and_then(|text| {
+                pattern(text)
+                    .map_err(|error| problems.add("TOPIC", format_args!("{text:?}: {error}")))
+                    .ok()
+            })
         } else {
             topic(&mut problems, self.topic.as_deref()).map(Source::Topic)
         };
@@ -326,6 +357,48 @@ impl ReceiveArgs {
     }
 }
 
+/// Why a text is no pattern of topics.
+#[derive(Debug, thiserror::Error)]
+enum PatternError {
+    #[error("it names no namespace: {0}")]
+    Namespace(#[from] NameError),
+    #[error("it is no regular expression: {0}")]
+    Expression(String),
+}
+
+/// The topics whose names match `[persistent://]tenant/namespace/EXPRESSION`, or `EXPRESSION` in public/default.
+fn pattern(text: &str) -> Result<Source, PatternError> {
+    let (mode, rest) = match text.split_once("://") {
+        Some(("non-persistent", rest)) => (TopicMode::NonPersistent, rest),
+        Some((_, rest)) => (TopicMode::Persistent, rest),
+        None => (TopicMode::Persistent, text),
+    };
+    let mut parts = rest.splitn(3, '/');
+    let (namespace, pattern) = match (parts.next(), parts.next(), parts.next()) {
+        (Some(tenant), Some(namespace), Some(_)) => {
+            (format!("{tenant}/{namespace}"), rest.to_owned())
+        }
+        _ => (
+            "public/default".to_owned(),
+            format!("public/default/{rest}"),
+        ),
+    };
+    let namespace = NamespaceName::parse(&namespace)?;
+    // As the client compiles it.
+    if let Err(error) = Regex::new(&format!("^(?:{pattern})$")) {
+        // The text of the error draws the place on several lines; what is wrong is on the last one.
+        let error = error.to_string();
+        let what = error.lines().last().unwrap_or_default();
+        let what = what.trim_start_matches("error: ").to_owned();
+        return Err(PatternError::Expression(what));
+    }
+    Ok(Source::Pattern {
+        namespace,
+        pattern,
+        mode,
+    })
+}
+
 /// A place in a topic: latest, earliest, or ledger and entry in decimal.
 fn position(text: &str) -> Option<MessageId> {
     match text {
@@ -455,7 +528,11 @@ mod tests {
         .expect("right");
         assert_eq!(
             settings.source,
-            Source::Pattern("persistent://a/b/c.*".to_owned())
+            Source::Pattern {
+                namespace: NamespaceName::parse("a/b").expect("a name"),
+                pattern: "a/b/c.*".to_owned(),
+                mode: TopicMode::Persistent,
+            }
         );
         assert_eq!(settings.subscription_type, SubscriptionType::KeyShared);
         assert!(!settings.durable && settings.earliest && settings.replicated);
@@ -528,6 +605,62 @@ mod tests {
             "-ekv, --encryption-key-value: not supported",
         ] {
             assert!(error.contains(expected), "{expected} is not in {error}");
+        }
+    }
+
+    #[test]
+    fn patterns_name_their_namespace() {
+        for (given, expected) in [
+            (
+                "persistent://a/b/c.*",
+                ("a/b", "a/b/c.*", TopicMode::Persistent),
+            ),
+            ("a/b/c/d.*", ("a/b", "a/b/c/d.*", TopicMode::Persistent)),
+            (
+                "c.*",
+                (
+                    "public/default",
+                    "public/default/c.*",
+                    TopicMode::Persistent,
+                ),
+            ),
+            (
+                "non-persistent://a/b/(x|y)",
+                ("a/b", "a/b/(x|y)", TopicMode::NonPersistent),
+            ),
+        ] {
+            let Ok(Source::Pattern {
+                namespace,
+                pattern,
+                mode,
+            }) = pattern(given)
+            else {
+                panic!("{given} is a pattern");
+            };
+            assert_eq!(
+                (namespace.to_string().as_str(), pattern.as_str(), mode),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_matches_nothing_ever_is_a_wrong_argument() {
+        for (wrong, why) in [
+            (
+                "t(",
+                "TOPIC: \"t(\": it is no regular expression: unclosed group",
+            ),
+            ("a//b", "TOPIC: \"a//b\": it names no namespace: "),
+            ("persistent:////x", "it names no namespace: "),
+            ("", "TOPIC: is missing"),
+        ] {
+            let error = consume(&[wrong, "--regex", "-s", " "]).expect_err(wrong);
+            assert!(error.contains(why), "{why} is not in {error}");
+            assert!(
+                error.contains("-s, --subscription-name: is missing"),
+                "{error}"
+            );
         }
     }
 

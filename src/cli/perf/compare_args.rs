@@ -1,5 +1,6 @@
 //! `pulsegate perf compare`.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -7,16 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Args, Parser};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
 
-use super::load::{Load, exit_code};
+use super::load::{Load, exit_code, until_second_signal};
 use super::load_args::LoadSettings;
-use super::problems::Problems;
 use super::progress::{Progress, on_terminal, print_json};
 use super::{LoadCommand, names};
-use crate::app::Shutdown;
+use crate::cli::EXIT_INTERRUPTED;
+use crate::cli::parse::{self, Faults};
+use crate::cli::problems::Problems;
 use crate::naming::ServiceUrl;
 use crate::perf::compare::{Comparison, TargetRuns, order};
+use crate::perf::run::RunError;
 use crate::perf::watch::WatchedProcess;
 
 /// Arguments of `pulsegate perf compare`.
@@ -24,9 +28,9 @@ use crate::perf::watch::WatchedProcess;
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct CompareArgs {
     /// A cluster to measure, at least two; ratios are to the first.
-    #[arg(long = "target", value_name = "NAME=URL", required = true)]
+    #[arg(long = "target", value_name = "NAME=URL")]
     targets: Vec<String>,
-    /// How often every target is measured [default: 5].
+    /// How often every target is measured, at most 10,000 times [default: 5].
     #[arg(long, value_name = "N")]
     rounds: Option<String>,
     /// A process of a target, whose CPU time and memory are reported; may be repeated.
@@ -36,13 +40,17 @@ pub(super) struct CompareArgs {
     #[arg(long)]
     json: bool,
     /// The load: produce, consume or read with its flags.
-    #[arg(last = true, value_name = "LOAD FLAGS", required = true)]
+    #[arg(last = true, value_name = "LOAD FLAGS")]
     load: Vec<OsString>,
 }
 
 /// The load behind `--`, parsed like a command line of its own.
 #[derive(Debug, Parser)]
-#[command(name = "pulsegate perf compare ... --", disable_version_flag = true)]
+#[command(
+    name = "load",
+    bin_name = "pulsegate perf compare ... --",
+    disable_version_flag = true
+)]
 struct LoadArguments {
     #[command(subcommand)]
     command: LoadCommand,
@@ -64,41 +72,79 @@ struct Target {
 }
 
 impl CompareArgs {
-    /// What is to be run; an exit code after help or an error of the load's flags was printed.
-    pub(super) fn plan(&self, problems: &mut Problems) -> Result<ComparePlan, ExitCode> {
-        let name = OsString::from("load");
-        let arguments = [name]
-            .into_iter()
-            .chain(self.load.iter().cloned())
-            .collect();
-        let command = <LoadArguments as clap::CommandFactory>::command();
-        let (arguments, unknown) =
-            names::without_unknown(&command, names::with_long_names(arguments));
-        for line in &unknown {
-            problems.note(line);
-        }
-        let parsed = LoadArguments::try_parse_from(arguments)
-            .map_err(|error| super::super::print(&error))?;
-        let mut of_load = Problems::default();
-        let (mut settings, load) = parsed.command.plan(on_terminal(), &mut of_load);
-        problems.append(of_load, !unknown.is_empty());
-        if settings.plan.duration.is_none() && !parsed.command.has_message_count() {
-            settings.plan.duration = Some(settings.plan.warm_up + ROUND_TIME);
-        }
+    /// What is to be run, `None` when it is not known what the load is; an exit code after help was printed.
+    pub(super) fn plan(&self, problems: &mut Problems) -> Result<Option<ComparePlan>, ExitCode> {
+        let load = self.load(problems)?;
         if self.targets.len() < 2 {
             problems.add("--target", "at least two targets are needed");
         }
-        let targets = self
-            .targets
-            .iter()
-            .filter_map(|target| self.target(target, &settings, &load, problems))
-            .collect();
+        self.check_targets(problems);
         self.check_pids(problems);
-        Ok(ComparePlan {
+        let rounds = problems.count("--rounds", self.rounds.as_deref(), 1..=ROUNDS_MAX);
+        let targets = load.map(|(settings, load)| {
+            let targets = self.targets.iter();
+            targets
+                .filter_map(|target| self.target(target, &settings, &load, problems))
+                .collect()
+        });
+        Ok(targets.map(|targets| ComparePlan {
             targets,
-            rounds: problems.count("--rounds", self.rounds.as_deref(), 5, 1),
+            rounds: rounds.unwrap_or(5),
             json: self.json,
-        })
+        }))
+    }
+
+    /// The load behind `--`, if it is one.
+    fn load(&self, problems: &mut Problems) -> Result<Option<(LoadSettings, Load)>, ExitCode> {
+        let mut faults = Faults::default();
+        let name = OsString::from("load");
+        let arguments = [name].into_iter().chain(self.load.iter().cloned());
+        let arguments = names::prepare(arguments.collect(), &mut faults);
+        let command = parse::with_negative_numbers(LoadArguments::command());
+        let matches = parse::parse(&command, arguments, &mut faults, names::describe_unknown);
+        let parsed = matches.and_then(|matches| LoadArguments::from_arg_matches(&matches));
+        let command = match parsed {
+            Ok(LoadArguments { command }) => command,
+            Err(error) if is_about_subcommand(&error) => {
+                let given = self.load.first().map(|word| word.to_string_lossy());
+                let expected = "produce, consume or read with its flags, behind --";
+                problems.append(faults.problems);
+                match given {
+                    Some(word) => problems.refuse("LOAD", &word, expected),
+                    None => problems.add("LOAD", format_args!("is missing; expected {expected}")),
+                }
+                return Ok(None);
+            }
+            Err(error) => return Err(super::super::print(&error, &faults)),
+        };
+        let mut of_load = Problems::default();
+        let (mut settings, load) = command.plan(on_terminal(), &mut of_load);
+        faults.append(of_load.into_wrong().into_lines());
+        problems.append(faults.problems);
+        if settings.plan.duration.is_none() && !command.has_message_count() {
+            settings.plan.duration = Some(settings.plan.warm_up + ROUND_TIME);
+        }
+        Ok(Some((settings, load)))
+    }
+
+    fn check_targets(&self, problems: &mut Problems) {
+        let mut names = BTreeSet::new();
+        for target in &self.targets {
+            match target.split_once('=') {
+                None => problems.add("--target", format_args!("{target:?} is not NAME=URL")),
+                Some((name, _)) if !names.insert(name) => {
+                    problems.add(
+                        "--target",
+                        format_args!("two targets have the name {name:?}"),
+                    );
+                }
+                Some((name, url)) => {
+                    if let Err(error) = url.parse::<ServiceUrl>() {
+                        problems.add("--target", format_args!("{name}: {error}"));
+                    }
+                }
+            }
+        }
     }
 
     fn target(
@@ -108,14 +154,9 @@ impl CompareArgs {
         load: &Load,
         problems: &mut Problems,
     ) -> Option<Target> {
-        let Some((name, url)) = text.split_once('=') else {
-            problems.add("--target", format_args!("{text:?} is not NAME=URL"));
-            return None;
-        };
-        let url: ServiceUrl = url
-            .parse()
-            .map_err(|error| problems.add("--target", error))
-            .ok()?;
+        // What is wrong with it was told.
+        let (name, url) = text.split_once('=')?;
+        let url: ServiceUrl = url.parse().ok()?;
         let mut settings = settings.clone();
         settings.plan.watch = self.processes(name, problems);
         let load = load.with_url(&url);
@@ -161,7 +202,6 @@ impl CompareArgs {
 impl ComparePlan {
     /// Runs all rounds and prints what they say.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let runtime = super::runtime(1)?;
         let mut runs: Vec<TargetRuns> = self
             .targets
             .iter()
@@ -171,35 +211,41 @@ impl ComparePlan {
                 runs: Vec::new(),
             })
             .collect();
-        let mut failed = 0;
-        'rounds: for round in 0..self.rounds {
-            for place in order(round, self.targets.len()) {
-                let (Some(target), Some(runs)) = (self.targets.get(place), runs.get_mut(place))
-                else {
-                    continue;
-                };
-                let label = format!("round {} {}: ", round + 1, target.name);
-                let mut progress = Progress::new(label);
-                let ran = runtime.block_on(async {
-                    let mut shutdown = Shutdown::listen().context("catch signals")?;
-                    let interrupt = shutdown.requested();
+        let measured = until_second_signal(async |stop| {
+            let mut lost = 0_u64;
+            'rounds: for round in 0..self.rounds {
+                for place in order(round, self.targets.len()) {
+                    let (Some(target), Some(runs)) = (self.targets.get(place), runs.get_mut(place))
+                    else {
+                        continue;
+                    };
+                    let label = format!("round {} {}: ", round + 1, target.name);
+                    let mut progress = Progress::new(label);
                     let ran = target
                         .load
-                        .run(&target.settings.plan, interrupt, &mut progress);
-                    anyhow::Ok(ran.await?)
-                });
-                progress.end();
-                let report = ran.with_context(|| format!("target {}", target.name))?;
-                if report.interrupted {
-                    break 'rounds;
+                        .run(&target.settings.plan, stop.cancelled(), &mut progress)
+                        .await;
+                    progress.end();
+                    let report = match ran {
+                        // What was measured before is worth telling.
+                        Err(RunError::Interrupted) => break 'rounds,
+                        ran => ran.with_context(|| format!("target {}", target.name))?,
+                    };
+                    if report.interrupted {
+                        break 'rounds;
+                    }
+                    lost = lost.saturating_add(report.lost());
+                    runs.runs.push(report);
                 }
-                failed += report.failed;
-                runs.runs.push(report);
             }
-        }
+            Ok(lost)
+        });
+        let Some(lost) = measured? else {
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+        };
         let comparison = Comparison::new(runs);
         self.print(&comparison).context("print the comparison")?;
-        Ok(exit_code(failed))
+        Ok(exit_code(lost))
     }
 
     fn print(&self, comparison: &Comparison) -> io::Result<()> {
@@ -209,6 +255,15 @@ impl ComparePlan {
             write!(io::stdout(), "{comparison}")
         }
     }
+}
+
+fn is_about_subcommand(error: &clap::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::InvalidSubcommand
+            | ErrorKind::MissingSubcommand
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    )
 }
 
 impl Load {
@@ -229,6 +284,8 @@ impl Load {
     }
 }
 
+/// Each round's reports are kept to its end.
+const ROUNDS_MAX: usize = 10_000;
 /// Length of a run where the load's flags give none, warm-up excluded.
 const ROUND_TIME: Duration = Duration::from_secs(10);
 
@@ -241,4 +298,4 @@ Every round runs the load on all targets, one after the other, and begins with a
 by that of the first target in the same round; printed are the median, the least and the greatest of these ratios. Of a load
 without -time and -m every run takes 10 s besides its warm-up. Flags for the cluster (-u) in the load are not used.
 
-Exit codes are those of the load: 1 when messages failed in any run.";
+Exit codes are those of the load: 1 when messages failed or were never answered in any run.";

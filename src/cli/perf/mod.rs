@@ -8,24 +8,23 @@ mod load;
 mod load_args;
 mod names;
 mod null_broker;
-mod problems;
 mod produce_args;
 mod progress;
 mod receive_args;
 
-use std::ffi::OsString;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use clap::{Args, CommandFactory as _, Subcommand};
-use tokio::runtime::{Builder, Runtime};
+use clap::{Args, Subcommand};
+use tokio::runtime::Runtime;
 
-use super::{Arguments, EXIT_USAGE};
+use super::problems::Problems;
+use super::runtime::start_runtime;
+use super::{complain, refuse};
 use load::Load;
 use load_args::LoadSettings;
-use problems::Problems;
+pub(super) use names::{describe_unknown, prepare};
 use progress::on_terminal;
 
 /// Arguments of `pulsegate perf`.
@@ -94,6 +93,13 @@ enum Plan {
 }
 
 impl PerfArgs {
+    /// A line for everything that is wrong.
+    pub(super) fn problems(&self) -> Result<Vec<String>, ExitCode> {
+        let mut problems = Problems::default();
+        self.plan(&mut problems)?;
+        Ok(problems.into_wrong().into_lines())
+    }
+
     /// Does what was asked for. Everything the user is told is printed here.
     #[must_use]
     pub fn run(&self) -> ExitCode {
@@ -102,87 +108,35 @@ impl PerfArgs {
             Ok(plan) => plan,
             Err(code) => return code,
         };
-        if let Some(code) = refuse(problems.into_lines()) {
-            return code;
-        }
+        let plan = match problems.finish(plan) {
+            Ok(plan) => plan,
+            Err(wrong) => return refuse(&wrong),
+        };
         let ended = match plan {
             Plan::Load(settings, load) => load::run_one(&settings, &load),
             Plan::Compare(plan) => plan.run(),
             Plan::NullBroker(plan) => plan.run(),
         };
         ended.unwrap_or_else(|error| {
-            complain(&format!("{error:#}"));
+            complain(&format_args!("{error:#}"));
             ExitCode::FAILURE
         })
     }
 
-    fn plan(&self, problems: &mut Problems) -> Result<Plan, ExitCode> {
+    /// What is to be done; `None` only when a problem was noted.
+    fn plan(&self, problems: &mut Problems) -> Result<Option<Plan>, ExitCode> {
         Ok(match &self.command {
             PerfCommand::Load(command) => {
                 let (settings, load) = command.plan(on_terminal(), problems);
-                Plan::Load(Box::new(settings), load)
+                Some(Plan::Load(Box::new(settings), load))
             }
-            PerfCommand::Compare(arguments) => Plan::Compare(arguments.plan(problems)?),
-            PerfCommand::NullBroker(arguments) => Plan::NullBroker(arguments.plan(problems)),
+            PerfCommand::Compare(arguments) => arguments.plan(problems)?.map(Plan::Compare),
+            PerfCommand::NullBroker(arguments) => Some(Plan::NullBroker(arguments.plan(problems))),
         })
     }
 }
 
-/// Prepares the arguments of the process for the parser: short names become long ones, and flags that are unknown are told
-/// all at once.
-///
-/// # Errors
-/// With the exit code, after unknown flags were printed.
-pub(super) fn prepare(arguments: Vec<OsString>) -> Result<Vec<OsString>, ExitCode> {
-    if arguments.get(1).is_none_or(|first| first != "perf") {
-        return Ok(arguments);
-    }
-    let arguments = names::with_long_names(arguments);
-    let (rest, unknown) = names::without_unknown(&Arguments::command(), arguments);
-    if unknown.is_empty() {
-        return Ok(rest);
-    }
-    let mut problems = Problems::default();
-    for line in &unknown {
-        problems.note(line);
-    }
-    // What is wrong besides is told as well.
-    if let super::Command::Perf(perf) = super::parse_known(rest)?.command {
-        let mut others = Problems::default();
-        perf.plan(&mut others)?;
-        problems.append(others, true);
-    }
-    Err(refuse(problems.into_lines()).unwrap_or(ExitCode::from(EXIT_USAGE)))
-}
-
-/// Tells the user of wrong flags; `None` when there are none.
-fn refuse(problems: Vec<String>) -> Option<ExitCode> {
-    if problems.is_empty() {
-        return None;
-    }
-    let count = problems.len();
-    let noun = if count == 1 { "problem" } else { "problems" };
-    complain(&format!(
-        "the flags have {count} {noun}:\n  {}",
-        problems.join("\n  ")
-    ));
-    Some(ExitCode::from(EXIT_USAGE))
-}
-
 /// A runtime with so many threads; with one, everything runs on the caller's.
 fn runtime(threads: usize) -> anyhow::Result<Runtime> {
-    let mut builder = match threads {
-        0 | 1 => Builder::new_current_thread(),
-        _ => Builder::new_multi_thread(),
-    };
-    builder
-        .worker_threads(threads.max(1))
-        .enable_all()
-        .build()
-        .context("start the runtime")
-}
-
-/// Tells the user on standard error; there is nobody to tell when that fails.
-fn complain(what: &str) {
-    let _ = writeln!(io::stderr(), "pulsegate: {what}");
+    start_runtime(Some(threads)).context("cannot start the runtime")
 }

@@ -1,15 +1,25 @@
-//! The short names of `pulsar-perf` that have more than one letter, such as `-time`, and unknown flags.
+//! The short names of `pulsar-perf` that have more than one letter, such as `-time`, and flags that it has and we have not.
 //!
 //! Nobody else has such names, so they are turned into the long ones before the arguments are parsed.
 
 use std::ffi::OsString;
 
-use clap::Command;
-use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+use crate::cli::parse::Faults;
 
-/// Replaces the short names of more than one letter in the arguments of a subcommand by the long ones.
-pub(super) fn with_long_names(arguments: Vec<OsString>) -> Vec<OsString> {
-    arguments.into_iter().map(with_long_name).collect()
+/// Prepares arguments for the parser: short names of more than one letter become long ones, and those of flags that are not
+/// supported are taken out, since the parser would take `-bw` for `-b w`.
+pub(in crate::cli) fn prepare(arguments: Vec<OsString>, faults: &mut Faults) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().map(with_long_name).collect();
+    arguments.retain(|argument| {
+        let text = argument.to_string_lossy();
+        let name = text.split('=').next().unwrap_or_default();
+        let is_one = name.len() > 2 && !name.starts_with("--") && NOT_SUPPORTED.contains(&name);
+        if is_one {
+            faults.unknown(describe_unknown(name));
+        }
+        !is_one
+    });
+    arguments
 }
 
 fn with_long_name(argument: OsString) -> OsString {
@@ -29,59 +39,8 @@ fn with_long_name(argument: OsString) -> OsString {
     }
 }
 
-/// Takes the flags out that `command` does not know: what is left, and one line for each that was taken out.
-///
-/// A value behind such a flag stays and looks like a topic; who gets a line of this kind must not complain of topics.
-pub(super) fn without_unknown(
-    command: &Command,
-    mut arguments: Vec<OsString>,
-) -> (Vec<OsString>, Vec<String>) {
-    let mut unknown = Vec::new();
-    // The parser would take `-bw` for `-b w`.
-    arguments.retain(|argument| {
-        let text = argument.to_string_lossy();
-        let name = text.split('=').next().unwrap_or_default();
-        let is_one = name.len() > 2 && !name.starts_with("--") && NOT_SUPPORTED.contains(&name);
-        if is_one {
-            unknown.push(describe(name));
-        }
-        !is_one
-    });
-    loop {
-        let parsed = command.clone().try_get_matches_from(&arguments);
-        let flag = match &parsed {
-            Err(error) if error.kind() == ErrorKind::UnknownArgument => unknown_flag(error),
-            _ => None,
-        };
-        let Some(flag) = flag else {
-            return (arguments, unknown);
-        };
-        let is_it = |argument: &OsString| {
-            let text = argument.to_string_lossy();
-            // Of letters behind one dash the unknown one is named alone.
-            let long = text == flag.as_str() || text.starts_with(&format!("{flag}="));
-            long || (flag.len() == 2
-                && !text.starts_with("--")
-                && text.starts_with('-')
-                && text.contains(flag.trim_start_matches('-')))
-        };
-        let Some(at) = arguments.iter().position(is_it) else {
-            return (arguments, unknown);
-        };
-        let removed = arguments.remove(at).to_string_lossy().into_owned();
-        unknown.push(describe(&removed));
-    }
-}
-
-fn unknown_flag(error: &Error) -> Option<String> {
-    match error.get(ContextKind::InvalidArg)? {
-        ContextValue::String(flag) => Some(flag.clone()),
-        _ => None,
-    }
-}
-
-fn describe(flag: &str) -> String {
-    let name = flag.split('=').next().unwrap_or_default();
+/// What is told of a flag that there is not.
+pub(in crate::cli) fn describe_unknown(name: &str) -> String {
     if NOT_SUPPORTED.contains(&name) {
         format!("{name}: a flag of pulsar-perf that is not supported here")
     } else {
@@ -165,8 +124,6 @@ const NOT_SUPPORTED: &[&str] = &[
 
 #[cfg(test)]
 mod tests {
-    use clap::{Arg, ArgAction};
-
     use super::*;
 
     fn arguments(texts: &[&str]) -> Vec<OsString> {
@@ -185,36 +142,21 @@ mod tests {
             "-timely",
             "my-topic",
         ];
-        assert_eq!(with_long_names(given), arguments(&expected));
+        let mut faults = Faults::default();
+        assert_eq!(prepare(given, &mut faults), arguments(&expected));
+        assert!(faults.problems.is_empty());
     }
 
     #[test]
     fn a_name_that_begins_like_a_known_one_is_not_taken_for_it() {
-        let command = Command::new("x").arg(Arg::new("window").short('b'));
-        let (rest, unknown) = without_unknown(&command, arguments(&["x", "-bw", "-b", "5"]));
+        let mut faults = Faults::default();
+        let rest = prepare(arguments(&["x", "-bw", "-b", "5"]), &mut faults);
         assert_eq!(rest, arguments(&["x", "-b", "5"]));
+        assert!(faults.has_unknown);
         assert_eq!(
-            unknown,
+            faults.problems.into_wrong().into_lines(),
             ["-bw: a flag of pulsar-perf that is not supported here"]
         );
-    }
-
-    #[test]
-    fn all_unknown_flags_are_found() {
-        let command = Command::new("x")
-            .arg(Arg::new("size").short('s').long("size"))
-            .arg(Arg::new("topics").action(ArgAction::Append));
-        let given = arguments(&["x", "--busy-wait", "-s", "5", "--nope=7", "-q", "t", "-txn"]);
-        let (rest, unknown) = without_unknown(&command, given);
-        assert_eq!(rest, arguments(&["x", "-s", "5", "t"]));
-        assert_eq!(
-            unknown,
-            [
-                "-txn: a flag of pulsar-perf that is not supported here",
-                "--busy-wait: a flag of pulsar-perf that is not supported here",
-                "--nope: unknown flag",
-                "-q: unknown flag",
-            ]
-        );
+        assert_eq!(describe_unknown("--nope"), "--nope: unknown flag");
     }
 }

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Args;
 
-use super::problems::Problems;
+use super::load_args::THREADS_MAX;
 use crate::app::Shutdown;
+use crate::cli::problems::Problems;
 use crate::naming::ServiceUrl;
 use crate::perf::null_broker::{NullBroker, NullBrokerOptions};
 
@@ -56,22 +57,28 @@ impl NullBrokerArgs {
         {
             problems.add("--advertised", error);
         }
-        let batch: u32 = problems.parse("--batch", self.batch.as_deref(), 0, "a whole number");
+        let partitions = problems.count(
+            "--partitions",
+            self.partitions.as_deref(),
+            0..=PARTITIONS_MAX,
+        );
+        let size = problems.count("--size", self.size.as_deref(), 0..=SIZE_MAX);
+        let batch = problems.count("--batch", self.batch.as_deref(), 0..=SIZE_MAX);
+        let number = |count: Option<usize>| u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX);
         let options = NullBrokerOptions {
             listen: listen.unwrap_or(defaults.listen),
             advertised: self.advertised.clone(),
-            partitions: problems.parse(
-                "--partitions",
-                self.partitions.as_deref(),
-                0,
-                "a whole number",
-            ),
-            size: problems.count("--size", self.size.as_deref(), defaults.size, 0),
-            batch: Some(batch).filter(|batch| *batch > 0),
+            partitions: number(partitions),
+            size: size.unwrap_or(defaults.size),
+            batch: Some(number(batch)).filter(|batch| *batch > 0),
         };
+        if let Err(error) = options.check() {
+            problems.add("--size, --batch", error);
+        }
+        let threads = problems.count("--threads", self.threads.as_deref(), 1..=THREADS_MAX);
         NullBrokerPlan {
             options,
-            threads: problems.count("--threads", self.threads.as_deref(), 1, 1),
+            threads: threads.unwrap_or(1),
         }
     }
 }
@@ -104,6 +111,11 @@ impl NullBrokerPlan {
         })
     }
 }
+
+/// Partitions of a topic, as many as our own clients take.
+const PARTITIONS_MAX: usize = 100_000;
+/// Bytes of a message, and messages of a batch; what clients take of both together is less.
+const SIZE_MAX: usize = 5 << 20;
 
 const EXAMPLES: &str = "\
 Examples:

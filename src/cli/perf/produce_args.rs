@@ -1,13 +1,13 @@
 //! `pulsegate perf produce`.
 
-use std::fs;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
 
-use super::load_args::{LoadArgs, LoadDefaults, LoadSettings};
-use super::problems::Problems;
+use super::load_args::{LoadArgs, LoadDefaults, LoadSettings, MESSAGES_MAX, is_count};
+use crate::cli::files;
+use crate::cli::problems::Problems;
 use crate::client::producer::{
     BatchingOptions, CompressionType, ProducerAccessMode, ProducerOptions,
 };
@@ -23,7 +23,7 @@ pub(super) struct ProduceArgs {
     /// Messages per second of all producers; 0 is as many as possible [default: 100].
     #[arg(short = 'r', long, value_name = "N")]
     rate: Option<String>,
-    /// Bytes of each message [default: 1024].
+    /// Bytes of each message, at most 64 MiB [default: 1024].
     #[arg(short = 's', long, value_name = "BYTES")]
     size: Option<String>,
     /// Producers on each topic, of each thread [default: 1].
@@ -85,46 +85,43 @@ impl ProduceArgs {
         terminal: bool,
         problems: &mut Problems,
     ) -> (LoadSettings, ProduceLoad) {
-        let rate = problems.number("--rate", self.rate.as_deref(), 100.0, RATE_MAX);
-        let rate = Some(rate).filter(|rate| *rate > 0.0);
+        let rate = problems.number("--rate", self.rate.as_deref(), RATE_MAX);
+        let rate = Some(rate.unwrap_or(100.0)).filter(|rate| *rate > 0.0);
         let defaults = LoadDefaults {
             kind: LoadKind::Produce,
             latency_from: match rate {
                 Some(_) => LatencyFrom::IntendedSend,
                 None => LatencyFrom::SendCall,
             },
-            warm_up: 1.0,
+            warm_up: Duration::from_secs(1),
             terminal,
         };
         let separator = self.separator.as_deref().unwrap_or("-");
         let settings = self.load.settings(separator, defaults, problems);
         let payloads = self.payloads(problems);
         let largest = payloads.iter().map(Bytes::len).max().unwrap_or_default();
+        let producers = problems.count(
+            "--num-producers",
+            self.num_producers.as_deref(),
+            1..=PRODUCERS_MAX,
+        );
+        let messages = self.num_messages.as_deref();
         let load = ProduceLoad {
             service_url: settings.service_url.clone(),
             client: settings.client.clone(),
             topics: settings.topics.clone(),
-            producers_per_topic: problems.count(
-                "--num-producers",
-                self.num_producers.as_deref(),
-                1,
-                1,
-            ),
+            producers_per_topic: producers.unwrap_or(1),
             producer: self.producer(largest, problems),
             rate,
-            messages: problems.limit("--num-messages", self.num_messages.as_deref()),
+            messages: problems.limit("--num-messages", messages, MESSAGES_MAX),
             payloads,
             keys: self.message_key_generation_mode.as_deref().map(|mode| {
                 let modes = [
                     ("autoIncrement", KeyMode::AutoIncrement),
                     ("random", KeyMode::Random),
                 ];
-                problems.choice(
-                    "--message-key-generation-mode",
-                    Some(mode),
-                    &modes,
-                    KeyMode::Random,
-                )
+                let mode = problems.choice("--message-key-generation-mode", Some(mode), &modes);
+                mode.unwrap_or(KeyMode::Random)
             }),
             event_time: self.set_event_time,
             exit_on_failure: self.exit_on_failure,
@@ -134,79 +131,67 @@ impl ProduceArgs {
 
     /// Whether the load ends by itself.
     pub(super) fn has_message_count(&self) -> bool {
-        self.num_messages
-            .as_deref()
-            .is_some_and(|count| count != "0")
+        is_count(self.num_messages.as_deref())
     }
 
     fn producer(&self, largest: usize, problems: &mut Problems) -> ProducerOptions {
-        let window = problems.count("--max-outstanding", self.max_outstanding.as_deref(), 0, 0);
-        let send_timeout =
-            problems.milliseconds("--send-timeout", self.send_timeout.as_deref(), 0.0);
+        let window = problems.count(
+            "--max-outstanding",
+            self.max_outstanding.as_deref(),
+            0..=OUTSTANDING_MAX,
+        );
+        let send_timeout = problems.milliseconds("--send-timeout", self.send_timeout.as_deref());
+        let access_mode =
+            problems.choice("--access-mode", self.access_mode.as_deref(), ACCESS_MODES);
+        let compression = problems.choice("--compression", self.compression.as_deref(), CODECS);
         let batching = self.batching(problems);
         ProducerOptions {
             name: self.producer_name.clone(),
-            access_mode: problems.choice(
-                "--access-mode",
-                self.access_mode.as_deref(),
-                ACCESS_MODES,
-                ProducerAccessMode::Shared,
-            ),
+            access_mode: access_mode.unwrap_or(ProducerAccessMode::Shared),
             batching: batching.filter(|_| !self.disable_batching),
-            compression: problems.choice(
-                "--compression",
-                self.compression.as_deref(),
-                CODECS,
-                CompressionType::None,
-            ),
+            compression: compression.unwrap_or(CompressionType::None),
             compression_min_size: 0,
             chunking: self.chunking,
-            max_pending: match window {
+            max_pending: match window.unwrap_or(0) {
                 0 => (WINDOW_BYTES / largest.max(1)).clamp(1, WINDOW_MAX),
                 given => given,
             },
             max_pending_bytes: usize::MAX,
-            send_timeout: Some(send_timeout).filter(|time| !time.is_zero()),
+            send_timeout: send_timeout.filter(|time| !time.is_zero()),
             ..ProducerOptions::default()
         }
     }
 
     fn batching(&self, problems: &mut Problems) -> Option<BatchingOptions> {
-        let max_delay = problems.milliseconds(
-            "--batch-time-window",
-            self.batch_time_window.as_deref(),
-            1.0,
-        );
+        let max_delay =
+            problems.milliseconds("--batch-time-window", self.batch_time_window.as_deref());
         let max_messages = problems.count(
             "--batch-max-messages",
             self.batch_max_messages.as_deref(),
-            1000,
-            1,
+            1..=OUTSTANDING_MAX,
         );
         let max_bytes = problems.count(
             "--batch-max-bytes",
             self.batch_max_bytes.as_deref(),
-            4 * 1024 * 1024,
-            1,
+            1..=SIZE_MAX,
         );
         Some(BatchingOptions {
-            max_messages: u32::try_from(max_messages).unwrap_or(u32::MAX),
-            max_bytes,
+            max_messages: u32::try_from(max_messages.unwrap_or(1000)).unwrap_or(u32::MAX),
+            max_bytes: max_bytes.unwrap_or(4 << 20),
             // As the real tool: no time to wait is a batch for each message.
-            max_delay: max_delay.max(Duration::from_micros(1)),
+            max_delay: max_delay
+                .unwrap_or(Duration::from_millis(1))
+                .max(Duration::from_micros(1)),
             key_based: false,
         })
     }
 
     fn payloads(&self, problems: &mut Problems) -> Vec<Bytes> {
-        let size = problems.count("--size", self.size.as_deref(), 1024, 0);
-        if size > SIZE_MAX {
-            problems.add("--size", format_args!("{size} is above {SIZE_MAX}"));
-        }
+        let size = problems.count("--size", self.size.as_deref(), 0..=SIZE_MAX);
         let Some(path) = &self.payload_file else {
-            return vec![Bytes::from(vec![b'x'; size.min(SIZE_MAX)])];
+            return vec![Bytes::from(vec![b'x'; size.unwrap_or(1024)])];
         };
-        let text = match fs::read(path) {
+        let text = match files::read(path) {
             Ok(text) => Bytes::from(text),
             Err(error) => {
                 problems.add("--payload-file", format_args!("{path}: {error}"));
@@ -218,6 +203,12 @@ impl ProduceArgs {
             .filter(|line| !line.is_empty())
             .map(|line| text.slice_ref(line))
             .collect();
+        if payloads.iter().any(|line| line.len() > SIZE_MAX) {
+            problems.add(
+                "--payload-file",
+                format_args!("{path} has a line of more than {SIZE_MAX} bytes"),
+            );
+        }
         if payloads.is_empty() {
             problems.add(
                 "--payload-file",
@@ -246,8 +237,12 @@ const CODECS: &[(&str, CompressionType)] = &[
 ];
 /// Messages per second.
 const RATE_MAX: f64 = 1e9;
-/// Bytes of one message.
-const SIZE_MAX: usize = 1 << 30;
+/// Bytes of one message: far above what brokers take, unless it is sent in chunks.
+const SIZE_MAX: usize = 64 << 20;
+/// Producers on one topic, of one thread.
+const PRODUCERS_MAX: usize = 100_000;
+/// Messages of one producer without receipt.
+const OUTSTANDING_MAX: usize = 10_000_000;
 /// Without a window of the user's, so many bytes may be on their way, but not more than so many messages: enough for every
 /// connection, and not more than caches hold.
 const WINDOW_BYTES: usize = 4 << 20;
@@ -264,9 +259,11 @@ Flags have the names of pulsar-perf produce, its short ones of several letters (
   -o 0        keeps up to 4 MiB of messages on their way, at most 10,000
   latency     counts from the time at which the rate wants a message sent, so that a slow broker cannot hide its delays;
               at maximum rate from the call that sent it
+  the end     waits up to 2 s for receipts; what has none then is reported as unanswered, with the time that it waited
   --json, --watch-pid
 
 Exit codes:
-  0    the test ended, no message failed
-  1    messages failed, or the test could not begin
-  64   wrong flags";
+  0    the test ended, and every message was answered
+  1    messages failed or were never answered, or the test could not begin
+  64   wrong flags
+  130  ended at once by a second signal, without a report";

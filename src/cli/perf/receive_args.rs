@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::load_args::{LoadArgs, LoadDefaults, LoadSettings};
-use super::problems::Problems;
+use super::load_args::{LoadArgs, LoadDefaults, LoadSettings, MESSAGES_MAX, is_count};
+use crate::cli::problems::Problems;
 use crate::client::MessageId;
 use crate::client::consumer::{AckGrouping, ConsumerOptions, InitialPosition, SubscriptionType};
 use crate::client::reader::ReaderOptions;
@@ -82,7 +82,12 @@ impl ConsumeArgs {
         let settings = self
             .load
             .settings("-", defaults(LoadKind::Consume, terminal), problems);
-        let consumers = problems.count("--num-consumers", self.num_consumers.as_deref(), 1, 1);
+        let consumers = problems.count(
+            "--num-consumers",
+            self.num_consumers.as_deref(),
+            1..=CONSUMERS_MAX,
+        );
+        let consumers = consumers.unwrap_or(1);
         let options = self.consumer(problems);
         if consumers > 1 && options.subscription_type == SubscriptionType::Exclusive {
             problems.add(
@@ -96,7 +101,7 @@ impl ConsumeArgs {
             consumers,
         };
         let rate = self.rate.as_deref();
-        let messages = problems.limit("--num-messages", self.num_messages.as_deref());
+        let messages = problems.limit("--num-messages", self.num_messages.as_deref(), MESSAGES_MAX);
         let load = load(&settings, source, rate, messages, problems);
         (settings, load)
     }
@@ -107,24 +112,21 @@ impl ConsumeArgs {
     }
 
     fn consumer(&self, problems: &mut Problems) -> ConsumerOptions {
-        let delay = problems.milliseconds(
-            "--acks-delay-millis",
-            self.acks_delay_millis.as_deref(),
-            100.0,
+        let delay = problems.milliseconds("--acks-delay-millis", self.acks_delay_millis.as_deref());
+        let delay = delay.unwrap_or(Duration::from_millis(100));
+        let subscription_type = problems.choice(
+            "--subscription-type",
+            self.subscription_type.as_deref(),
+            TYPES,
+        );
+        let initial_position = problems.choice(
+            "--subscription-position",
+            self.subscription_position.as_deref(),
+            POSITIONS,
         );
         ConsumerOptions {
-            subscription_type: problems.choice(
-                "--subscription-type",
-                self.subscription_type.as_deref(),
-                TYPES,
-                SubscriptionType::Exclusive,
-            ),
-            initial_position: problems.choice(
-                "--subscription-position",
-                self.subscription_position.as_deref(),
-                POSITIONS,
-                InitialPosition::Latest,
-            ),
+            subscription_type: subscription_type.unwrap_or(SubscriptionType::Exclusive),
+            initial_position: initial_position.unwrap_or(InitialPosition::Latest),
             receiver_queue_size: queue(self.receiver_queue_size.as_deref(), problems),
             ack_grouping: (delay > Duration::ZERO).then(|| AckGrouping {
                 max_delay: delay,
@@ -141,15 +143,19 @@ impl ConsumeArgs {
         let count = problems.count(
             "--num-subscriptions",
             self.num_subscriptions.as_deref(),
-            1,
-            1,
+            1..=SUBSCRIPTIONS_MAX,
         );
+        let is_right = count.is_some() || self.num_subscriptions.is_none();
+        let count = count.unwrap_or(1);
+        if self.subscriptions.iter().any(|name| name.trim().is_empty()) {
+            problems.add("--subscriptions", "a subscription has no name");
+        }
         let names = match self.subscriptions.as_slice() {
             [] => numbered(DEFAULT_SUBSCRIPTION, count),
             [one] => numbered(one, count),
             several => several.to_vec(),
         };
-        if names.len() != count {
+        if names.len() != count && is_right {
             problems.add(
                 "--num-subscriptions",
                 format_args!("{count} are wanted, {} are named", names.len()),
@@ -173,7 +179,7 @@ impl ReadArgs {
             ..ReaderOptions::new(self.start(problems))
         });
         let rate = self.rate.as_deref();
-        let messages = problems.limit("--num-messages", self.num_messages.as_deref());
+        let messages = problems.limit("--num-messages", self.num_messages.as_deref(), MESSAGES_MAX);
         let load = load(&settings, source, rate, messages, problems);
         (settings, load)
     }
@@ -207,7 +213,7 @@ fn defaults(kind: LoadKind, terminal: bool) -> LoadDefaults {
     LoadDefaults {
         kind,
         latency_from: LatencyFrom::PublishTime,
-        warm_up: 0.0,
+        warm_up: Duration::ZERO,
         terminal,
     }
 }
@@ -219,39 +225,29 @@ fn load(
     messages: Option<u64>,
     problems: &mut Problems,
 ) -> ConsumeLoad {
-    let rate = problems.number("--rate", rate, 0.0, RATE_MAX);
+    let rate = problems.number("--rate", rate, RATE_MAX);
     ConsumeLoad {
         service_url: settings.service_url.clone(),
         client: settings.client.clone(),
         topics: settings.topics.clone(),
         source,
-        rate: Some(rate).filter(|rate| *rate > 0.0),
+        rate: rate.filter(|rate| *rate > 0.0),
         messages,
     }
 }
 
 fn queue(size: Option<&str>, problems: &mut Problems) -> u32 {
-    let size = problems.count("--receiver-queue-size", size, 1000, 0);
-    if size > QUEUE_MAX {
-        problems.add(
-            "--receiver-queue-size",
-            format_args!("{size} is above {QUEUE_MAX}"),
-        );
-    }
-    u32::try_from(size.min(QUEUE_MAX)).unwrap_or(u32::MAX)
+    let size = problems.count("--receiver-queue-size", size, 0..=QUEUE_MAX);
+    u32::try_from(size.unwrap_or(1000)).unwrap_or(u32::MAX)
 }
 
 fn numbered(name: &str, count: usize) -> Vec<String> {
     if count == 1 {
         return vec![name.to_owned()];
     }
-    (0..count.min(SUBSCRIPTIONS_MAX))
+    (0..count)
         .map(|number| format!("{name}-{number}"))
         .collect()
-}
-
-fn is_count(messages: Option<&str>) -> bool {
-    messages.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 0))
 }
 
 const TYPES: &[(&str, SubscriptionType)] = &[
@@ -269,6 +265,8 @@ const DEFAULT_SUBSCRIPTION: &str = "sub";
 const RATE_MAX: f64 = 1e9;
 const QUEUE_MAX: usize = 1_000_000;
 const SUBSCRIPTIONS_MAX: usize = 100_000;
+/// Consumers of one subscription, of one thread.
+const CONSUMERS_MAX: usize = 100_000;
 
 const CONSUME_EXAMPLES: &str = "\
 Examples:
@@ -281,7 +279,8 @@ end: from the publish time in the message, in milliseconds of the publisher's cl
 Exit codes:
   0    the test ended
   1    a consumer failed, or the test could not begin
-  64   wrong flags";
+  64   wrong flags
+  130  ended at once by a second signal, without a report";
 const READ_EXAMPLES: &str = "\
 Examples:
   pulsegate perf read my-topic
@@ -293,4 +292,5 @@ end: from the publish time in the message, in milliseconds of the publisher's cl
 Exit codes:
   0    the test ended
   1    a reader failed, or the test could not begin
-  64   wrong flags";
+  64   wrong flags
+  130  ended at once by a second signal, without a report";

@@ -38,6 +38,22 @@ pub struct NullBrokerOptions {
     pub batch: Option<u32>,
 }
 
+impl NullBrokerOptions {
+    /// Whether clients would take what is sent.
+    ///
+    /// # Errors
+    /// [`NullBrokerError::EntryTooLarge`].
+    pub fn check(&self) -> Result<(), NullBrokerError> {
+        let messages = self.batch.unwrap_or(1).max(1);
+        let single = self.size.saturating_add(BATCH_OVERHEAD);
+        let len = single.saturating_mul(usize::try_from(messages).unwrap_or(usize::MAX));
+        if len > usize::try_from(DEFAULT_MAX_MESSAGE_SIZE).unwrap_or(usize::MAX) {
+            return Err(NullBrokerError::EntryTooLarge { len });
+        }
+        Ok(())
+    }
+}
+
 impl Default for NullBrokerOptions {
     fn default() -> Self {
         Self {
@@ -54,7 +70,7 @@ impl Default for NullBrokerOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum NullBrokerError {
     /// The address cannot be bound.
-    #[error("cannot listen on {listen}: {source}")]
+    #[error("cannot listen on {listen}")]
     Bind {
         /// The address.
         listen: SocketAddr,
@@ -95,12 +111,7 @@ impl NullBroker {
     /// # Errors
     /// See [`NullBrokerError`].
     pub fn bind(options: &NullBrokerOptions) -> Result<Self, NullBrokerError> {
-        let messages = options.batch.unwrap_or(1).max(1);
-        let single = options.size.saturating_add(BATCH_OVERHEAD);
-        let len = single.saturating_mul(usize::try_from(messages).unwrap_or(usize::MAX));
-        if len > usize::try_from(DEFAULT_MAX_MESSAGE_SIZE).unwrap_or(usize::MAX) {
-            return Err(NullBrokerError::EntryTooLarge { len });
-        }
+        options.check()?;
         let bind = || {
             let limits = ListenerLimits {
                 max_connections: Some(CONNECTIONS_MAX),
