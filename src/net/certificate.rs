@@ -19,21 +19,29 @@ pub(super) fn expires_at(certificate: &[u8]) -> Option<i64> {
     seconds(tag, std::str::from_utf8(text).ok()?)
 }
 
-const SEQUENCE: u8 = 0x30;
+pub(super) const SEQUENCE: u8 = 0x30;
+pub(super) const BIT_STRING: u8 = 0x03;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
 /// Values of DER, one after the other.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn tag(&self) -> Option<u8> {
         self.0.first().copied()
     }
 
+    /// The bytes of the next value, its tag and length included.
+    pub(super) fn whole(&mut self) -> Option<&'a [u8]> {
+        let before = self.0;
+        self.next()?;
+        before.get(..before.len() - self.0.len())
+    }
+
     /// The next value and its tag.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
+    pub(super) fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, mut rest) = rest.split_first()?;
         let mut len = usize::from(first & 0x7f);
@@ -50,7 +58,8 @@ impl<'a> Reader<'a> {
         Some((tag, value))
     }
 
-    fn value_of(&mut self, wanted: u8) -> Option<&'a [u8]> {
+    /// The next value, which has to have this tag.
+    pub(super) fn value_of(&mut self, wanted: u8) -> Option<&'a [u8]> {
         self.next()
             .filter(|(tag, _)| *tag == wanted)
             .map(|(_, value)| value)
@@ -58,7 +67,7 @@ impl<'a> Reader<'a> {
 }
 
 /// `YYMMDDhhmmssZ`, with years from 1950 to 2049, or `YYYYMMDDhhmmssZ`.
-fn seconds(tag: u8, text: &str) -> Option<i64> {
+pub(super) fn seconds(tag: u8, text: &str) -> Option<i64> {
     let text = text.strip_suffix('Z')?;
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

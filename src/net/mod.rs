@@ -16,6 +16,7 @@ pub mod socket;
 pub mod tls;
 pub mod tls_server;
 pub mod tls_stream;
+mod version_1;
 
 pub use frame_reader::{FrameReader, ReadError};
 pub use listener::{Admission, ConnectionPermit, Listener, ListenerLimits, RejectReason};

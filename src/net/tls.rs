@@ -27,6 +27,7 @@ use tokio_rustls::TlsConnector;
 
 use super::certificate;
 use super::tls_stream::{MaybeTls, ReadAhead, Stream};
+use super::version_1::{self, Version1};
 use crate::config::{TlsCipherSuite, TlsParameters, TlsVersion};
 
 /// What a [`TlsClient`] trusts and presents.
@@ -425,6 +426,13 @@ impl ServerCertVerifier for Verifier {
         let Some(roots) = &self.roots else {
             return Ok(ServerCertVerified::assertion());
         };
+        // One of version 1 names no host.
+        if !self.verify_host_name
+            && let Some(old) = Version1::parse(end_entity)
+        {
+            old.verify(roots, now, &self.algorithms)?;
+            return Ok(ServerCertVerified::assertion());
+        }
         let certificate = ParsedCertificate::try_from(end_entity)?;
         verify_server_cert_signed_by_trust_anchor(
             &certificate,
@@ -445,7 +453,7 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+        version_1::verify_tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -454,7 +462,7 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        version_1::verify_tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

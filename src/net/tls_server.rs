@@ -9,7 +9,7 @@ use std::{
 
 use rustls::{
     AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, PeerIncompatible,
-    ServerConfig, SignatureScheme,
+    RootCertStore, ServerConfig, SignatureScheme,
     client::danger::HandshakeSignatureValid,
     crypto::{WebPkiSupportedAlgorithms, aws_lc_rs},
     pki_types::{CertificateDer, UnixTime},
@@ -26,6 +26,7 @@ use super::{
     reload::{Files, Reloading},
     tls::{self, TlsConfigError, TlsIdentity},
     tls_stream::{MaybeTls, ReadAhead, ServerStream},
+    version_1::{self, Version1},
 };
 use crate::config::{CredentialError, TlsParameters, read_credential_file};
 
@@ -150,14 +151,20 @@ impl TlsServer {
             }))
         } else if let Some(trusted) = trusted {
             let roots = tls::roots(Some(trusted))?;
-            let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+            let algorithms = provider.signature_verification_algorithms;
+            let mut verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider);
             if !rules.require_certificate {
                 verifier = verifier.allow_unauthenticated();
             }
             let verifier = verifier
                 .build()
                 .map_err(|_| TlsConfigError::NothingTrusted)?;
-            builder.with_client_cert_verifier(verifier)
+            builder.with_client_cert_verifier(Arc::new(TrustedCertificate {
+                verifier,
+                roots,
+                algorithms,
+            }))
         } else {
             builder.with_no_client_auth()
         };
@@ -203,6 +210,67 @@ impl TlsServer {
     }
 }
 
+/// Accepts the certificates of trusted issuers.
+#[derive(Debug)]
+struct TrustedCertificate {
+    /// The library's, which knows those of version 3 only.
+    verifier: Arc<dyn ClientCertVerifier>,
+    roots: Arc<RootCertStore>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for TrustedCertificate {
+    fn offer_client_auth(&self) -> bool {
+        self.verifier.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.verifier.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        match Version1::parse(end_entity) {
+            Some(old) => old
+                .verify(&self.roots, now, &self.algorithms)
+                .map(|()| ClientCertVerified::assertion()),
+            None => self
+                .verifier
+                .verify_client_cert(end_entity, intermediates, now),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        version_1::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        version_1::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
 /// Accepts every client certificate whose key the client has.
 #[derive(Debug)]
 struct AnyCertificate {
@@ -234,7 +302,7 @@ impl ClientCertVerifier for AnyCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+        version_1::verify_tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -243,7 +311,7 @@ impl ClientCertVerifier for AnyCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        version_1::verify_tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
