@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     acknowledgements::Position,
-    decode::{Decoded, Input, decompress},
+    decode::{Decoded, Input, Visit, decompress},
     message::MessageView,
     options::ChunkOptions,
 };
@@ -64,7 +64,7 @@ impl Chunks {
         &mut self,
         Input { entry, start, now }: Input<'_>,
         (parts, view): (&EncodedParts, MessageView<'_>),
-        visit: &mut dyn FnMut(MessageView<'_>),
+        visit: &mut Visit<'_>,
         decoded: &mut Decoded,
     ) -> Result<(), ValidationError> {
         if start.leaves_out(entry.position(), None) {
@@ -135,7 +135,7 @@ impl Chunks {
                 };
                 decoded.messages += 1;
                 decoded.chunks = Some(entries);
-                visit(MessageView {
+                let _ = visit(MessageView {
                     first_chunk,
                     payload: &payload,
                     ..view

@@ -1,20 +1,23 @@
 //! From entries to messages: checksum, decompression, batches, chunks. Pure.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    ack_set,
     acknowledgements::Position,
     chunks::Chunks,
     message::{MessageView, QueuedEntry},
+    open_batch::{BatchCursor, OpenBatch},
     options::ConsumerOptions,
     start::StartPosition,
 };
 use crate::protocol::{
-    batch::BatchReader,
     compression,
     message::{EncodedParts, MetadataView},
     proto::pulsar::{BrokerEntryMetadata, CompressionType, command_ack::ValidationError},
@@ -38,11 +41,18 @@ pub(crate) struct Input<'a> {
     pub(crate) now: Duration,
 }
 
+/// Takes a message, and says whether it takes a further one now.
+pub(crate) type Visit<'a> = dyn FnMut(MessageView<'_>) -> ControlFlow<()> + 'a;
+
 /// What became of an entry.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Decoded {
     /// Messages that were handed out.
     pub(crate) messages: u32,
+    /// Of a batch, the place of the last one of them.
+    pub(crate) last: Option<u32>,
+    /// It is a batch of which no further message was taken: the rest of it.
+    pub(crate) rest: Option<OpenBatch>,
     /// It cannot be read, from the first message on that was not handed out.
     pub(crate) invalid: Option<ValidationError>,
     /// It was the last one of a message: all entries of that.
@@ -55,6 +65,17 @@ pub(crate) struct Decoded {
     pub(crate) is_waiting: bool,
     /// Of a batch of which the broker says that part is acknowledged: its size.
     pub(crate) part_of: Option<u32>,
+}
+
+impl Decoded {
+    /// Whether there is nothing to be acknowledged, asked for again or remembered of it.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.invalid.is_none()
+            && self.chunks.is_none()
+            && self.lost.is_empty()
+            && self.again.is_empty()
+            && self.part_of.is_none()
+    }
 }
 
 impl Decoder {
@@ -73,12 +94,9 @@ impl Decoder {
         self.chunks.clear();
     }
 
-    /// Hands out the messages of an entry that are wanted: not acknowledged, not before `start`.
-    pub(crate) fn decode(
-        &mut self,
-        input: Input<'_>,
-        visit: &mut dyn FnMut(MessageView<'_>),
-    ) -> Decoded {
+    /// Hands out the messages of an entry that are wanted: not acknowledged, not before `start`. The messages of a batch are
+    /// made one by one, as long as `visit` takes them: a small entry may be a batch of millions.
+    pub(crate) fn decode(&mut self, input: Input<'_>, visit: &mut Visit<'_>) -> Decoded {
         let mut decoded = Decoded::default();
         self.chunks.expire(input.now, &mut decoded);
         if let Err(error) = self.read(input, visit, &mut decoded) {
@@ -90,7 +108,7 @@ impl Decoder {
     fn read(
         &mut self,
         input: Input<'_>,
-        visit: &mut dyn FnMut(MessageView<'_>),
+        visit: &mut Visit<'_>,
         decoded: &mut Decoded,
     ) -> Result<(), ValidationError> {
         let Input { entry, start, .. } = input;
@@ -107,6 +125,7 @@ impl Decoder {
             Some(encoded) => BrokerEntryMetadata::decode(encoded).ok(),
             None => None,
         };
+        let common = OnceLock::new();
         let view = MessageView {
             topic: &self.topic,
             partition: self.partition,
@@ -115,6 +134,7 @@ impl Decoder {
             first_chunk: None,
             redelivery_count: entry.redelivery_count,
             metadata: &metadata,
+            common: &common,
             single: None,
             broker_entry: broker_entry.as_ref(),
             payload: &parts.payload,
@@ -126,7 +146,8 @@ impl Decoder {
         if metadata.is_encrypted() {
             if !start.leaves_out(entry.position(), None) {
                 decoded.messages += 1;
-                visit(view);
+                // There is no further one in this entry.
+                let _ = visit(view);
             }
             return Ok(());
         }
@@ -140,7 +161,7 @@ impl Decoder {
             None => {
                 if !start.leaves_out(entry.position(), None) {
                     decoded.messages += 1;
-                    visit(view);
+                    let _ = visit(view);
                 }
                 Ok(())
             }
@@ -152,33 +173,21 @@ fn read_batch(
     Input { entry, start, .. }: Input<'_>,
     view: MessageView<'_>,
     count: i32,
-    visit: &mut dyn FnMut(MessageView<'_>),
+    visit: &mut Visit<'_>,
     decoded: &mut Decoded,
 ) -> Result<(), ValidationError> {
-    let malformed = |_| ValidationError::BatchDeSerializeError;
-    let size = u32::try_from(count).unwrap_or_default();
-    let messages = BatchReader::new(view.payload.clone(), count).map_err(malformed)?;
+    let mut cursor = BatchCursor::new(view.payload.clone(), count)?;
     // Only now the batch is known to have room for so many messages: a set of that size is made of it.
     if !entry.ack_set.is_empty() {
-        decoded.part_of = Some(size);
+        decoded.part_of = Some(cursor.size());
     }
-    for (index, message) in (0..).zip(messages) {
-        let (single, payload) = message.map_err(malformed)?;
-        if single.compacted_out()
-            || !ack_set::is_left(&entry.ack_set, index)
-            || start.leaves_out(entry.position(), Some(index))
-        {
-            continue;
-        }
-        decoded.messages += 1;
-        visit(MessageView {
-            batch: Some((index, size)),
-            single: Some(&single),
-            payload: &payload,
-            ..view
-        });
+    let walked = cursor.walk(view, &entry.ack_set, start, visit);
+    decoded.messages = walked.messages;
+    decoded.last = walked.last;
+    if !walked.is_over {
+        decoded.rest = Some(OpenBatch::new(cursor, view, &entry.ack_set));
     }
-    Ok(())
+    walked.invalid.map_or(Ok(()), Err)
 }
 
 /// The payload before it was compressed.

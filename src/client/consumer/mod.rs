@@ -11,6 +11,7 @@ mod decode;
 mod discovery;
 mod error;
 mod message;
+mod open_batch;
 mod options;
 mod ready;
 mod receiving;
@@ -119,8 +120,8 @@ impl Consumer {
         set.over().map_or(Ok(None), Err)
     }
 
-    /// Waits for messages of one topic and hands out all that are here, of up to `max_entries` entries, without making
-    /// values of them. Returns how many that were, at least 1. Cancel-safe. `visit` must not receive from the same
+    /// Waits for messages of one topic and hands out all that are here, of up to `max_entries` entries and at most 65,536
+    /// messages at a time, without making values of them. Returns how many that were, at least 1. Cancel-safe. `visit` must not receive from the same
     /// consumer; it may acknowledge.
     ///
     /// # Errors
@@ -137,8 +138,8 @@ impl Consumer {
         .await
     }
 
-    /// Waits for messages of one topic and puts those that are here into `messages`, of up to `max_entries` entries.
-    /// Cancel-safe.
+    /// Waits for messages of one topic and puts those that are here into `messages`, of up to `max_entries` entries and at
+    /// most 65,536 messages at a time. Cancel-safe.
     ///
     /// # Errors
     /// See [`ReceiveError`].
