@@ -64,6 +64,11 @@ pub struct ConsumerOptions {
     pub receiver_queue_size: u32,
     /// The same for all topics of the consumer together: each gets its share, and at least 1.
     pub max_total_receiver_queue_size: u32,
+    /// Bytes of messages that may wait, of all topics of the consumer together: each gets its share, and at least one message.
+    /// A broker is asked for no more messages than have room by the size of those that came last, so that it sends fewer
+    /// ahead than [`receiver_queue_size`](Self::receiver_queue_size) says where messages are large. Whoever sends twice as
+    /// many bytes and 32 MiB all the same is subscribed to anew, with fewer messages asked for.
+    pub receiver_queue_bytes: usize,
     /// Which keys a consumer of a Key_Shared subscription gets.
     pub key_shared: Option<KeySharedPolicy>,
     /// Whether the position is replicated to the other clusters (PIP-33). `None`: as the subscription is.
@@ -113,6 +118,7 @@ impl ConsumerOptions {
             priority_level: 0,
             receiver_queue_size: 1000,
             max_total_receiver_queue_size: 50_000,
+            receiver_queue_bytes: 64 << 20,
             key_shared: None,
             replicate_subscription_state: None,
             ack_timeout: None,

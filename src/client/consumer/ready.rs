@@ -80,7 +80,7 @@ mod tests {
     use crate::{
         client::{
             clock::Clock,
-            consumer::{options::ConsumerOptions, topic::Shared},
+            consumer::{options::ConsumerOptions, state::QueueSize, topic::Shared},
         },
         naming::TopicName,
     };
@@ -98,7 +98,14 @@ mod tests {
             tracker: TaskTracker::new(),
         };
         let name = TopicName::parse("persistent://public/default/t").unwrap();
-        let topic = Arc::new(TopicConsumer::new(name, 10, &shared));
+        let topic = Arc::new(TopicConsumer::new(
+            name,
+            QueueSize {
+                messages: 10,
+                bytes: 1000,
+            },
+            &shared,
+        ));
         ready.push(&topic);
         let left = Arc::downgrade(&topic);
         drop(topic);

@@ -13,6 +13,7 @@ use super::{
     message::HasMessageId,
     options::{ConsumerOptions, SeekTo, Topics},
     ready::ReadyTopics,
+    state::QueueSize,
     task::TopicTask,
     topic::{Shared, Status, TopicConsumer},
 };
@@ -95,7 +96,11 @@ impl ConsumerSet {
         let count = u32::try_from(new.len() + self.topics.lock().len()).unwrap_or(u32::MAX);
         let options = &self.shared.options;
         let share = options.max_total_receiver_queue_size / count.max(1);
-        let queue_size = options.receiver_queue_size.min(share.max(1));
+        let bytes_share = options.receiver_queue_bytes / usize::try_from(count.max(1)).unwrap_or(1);
+        let queue_size = QueueSize {
+            messages: options.receiver_queue_size.min(share.max(1)),
+            bytes: bytes_share,
+        };
         let mut waiting = Vec::new();
         for name in new {
             let topic = Arc::new(TopicConsumer::new(name.clone(), queue_size, &self.shared));

@@ -25,7 +25,7 @@ use super::{
     options::ConsumerOptions,
     ready::ReadyTopics,
     receiving::Receiving,
-    state::{BeforeSeek, State, Ticket},
+    state::{BeforeSeek, QueueSize, State, Ticket},
     unsent::{Acknowledging, Receipt, Unsent, give_up, send_all},
 };
 use crate::{
@@ -99,7 +99,7 @@ pub(super) struct Link {
 
 impl TopicConsumer {
     /// A consumer that is not subscribed; `set` has what it shares with the others of its kind.
-    pub(crate) fn new(name: TopicName, queue_size: u32, set: &Shared) -> Self {
+    pub(crate) fn new(name: TopicName, queue_size: QueueSize, set: &Shared) -> Self {
         let text: Arc<str> = name.to_string().into();
         let options = Arc::clone(&set.options);
         Self {
@@ -482,7 +482,13 @@ impl ConsumerEvents for Attachment {
             if inner.state.has_entries() {
                 own_memory(&mut entries);
             }
-            inner.state.on_entries(self.ticket, &mut entries)
+            let is_new = inner.state.on_entries(self.ticket, &mut entries);
+            if inner.state.is_overfull() && !inner.reattach {
+                debug!(topic = %self.topic.text, "more bytes came than a consumer has room for: it is opened anew");
+                inner.reattach = true;
+                self.topic.wake.notify_one();
+            }
+            is_new
         };
         if is_new.map_err(|_| CloseReason::Violation(TOO_MANY))? {
             self.topic.ready.push(&self.topic);
