@@ -185,8 +185,17 @@ struct Session<'a, W> {
     output: &'a mut Output<W>,
     /// Cancelled by the first signal.
     stop: &'a CancellationToken,
-    /// Messages so far, for the summary.
-    count: &'a mut u64,
+    /// For the summary.
+    tally: &'a mut Tally,
+}
+
+/// What a command came to so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    /// Messages that were sent or shown.
+    messages: u64,
+    /// Entries that could not be read.
+    discarded: u64,
 }
 
 fn parse_level(text: &str) -> Result<String, LogError> {
@@ -253,16 +262,16 @@ async fn with_client(
             quiet: arguments.quiet,
         },
     );
-    let mut count = 0;
+    let mut tally = Tally::default();
     let worked = work(Session {
         client: &client,
         output: &mut output,
         stop,
-        count: &mut count,
+        tally: &mut tally,
     })
     .await;
     client.close();
-    let summed_up = output.summary(count, done).await;
+    let summed_up = output.summary(tally, done).await;
     let ended = worked.and(summed_up.map_err(CommandError::Output));
     match ended {
         Ok(()) => ExitCode::SUCCESS,

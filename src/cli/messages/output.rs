@@ -4,6 +4,8 @@ use std::io;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
+use super::Tally;
+
 /// Writes the lines of one command.
 #[derive(Debug)]
 pub(super) struct Output<W> {
@@ -42,16 +44,25 @@ impl<W: AsyncWrite + Unpin> Output<W> {
     }
 
     /// Says how many messages there were, as `pulsar-client` says it; to standard error where standard output is for
-    /// programs.
+    /// programs. What could not be read is always told there.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) async fn summary(&mut self, count: u64, done: &str) -> io::Result<()> {
-        let text = format!("{count} messages successfully {done}");
+    pub(super) async fn summary(&mut self, tally: Tally, done: &str) -> io::Result<()> {
+        let Tally {
+            messages,
+            discarded,
+        } = tally;
+        let mut text = format!("{messages} messages successfully {done}");
+        if discarded > 0 {
+            let unreadable = format!("{discarded} entries could not be read and were dropped");
+            super::complain(&unreadable);
+            text = format!("{text}\n{unreadable}");
+        }
         match self.form {
             Form { quiet: true, .. } => Ok(()),
             Form { json: true, .. } => {
-                super::complain(&text);
+                super::complain(&format_args!("{messages} messages successfully {done}"));
                 Ok(())
             }
             Form { json: false, .. } => self.line(&text).await,
@@ -63,11 +74,15 @@ impl<W: AsyncWrite + Unpin> Output<W> {
 mod tests {
     use super::*;
 
-    async fn written(form: Form) -> String {
+    async fn written(form: Form, discarded: u64) -> String {
         let mut out = Vec::new();
         let mut output = Output::new(&mut out, form);
         output.line("x").await.expect("written");
-        output.summary(3, "read").await.expect("written");
+        let tally = Tally {
+            messages: 3,
+            discarded,
+        };
+        output.summary(tally, "read").await.expect("written");
         String::from_utf8(out).expect("text")
     }
 
@@ -75,10 +90,14 @@ mod tests {
     async fn the_summary_is_never_among_objects_for_programs() {
         let form = |json, quiet| Form { json, quiet };
         assert_eq!(
-            written(form(false, false)).await,
+            written(form(false, false), 0).await,
             "x\n3 messages successfully read\n"
         );
-        assert_eq!(written(form(false, true)).await, "x\n");
-        assert_eq!(written(form(true, false)).await, "x\n");
+        assert_eq!(
+            written(form(false, false), 2).await,
+            "x\n3 messages successfully read\n2 entries could not be read and were dropped\n"
+        );
+        assert_eq!(written(form(false, true), 2).await, "x\n");
+        assert_eq!(written(form(true, false), 2).await, "x\n");
     }
 }

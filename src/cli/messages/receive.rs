@@ -4,7 +4,7 @@ use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CommandError, Session,
+    CommandError, Session, Tally,
     output::Output,
     pace::Pace,
     receive_args::{
@@ -23,8 +23,8 @@ use crate::client::{
     reader::{Reader, ReaderOptions},
 };
 
-/// Takes, prints and acknowledges messages of a subscription until there were enough or `stop`. `count` is how many were
-/// printed.
+/// Takes, prints and acknowledges messages of a subscription until there were enough or `stop`. The tally is of those that
+/// were printed.
 ///
 /// # Errors
 /// With the first thing that fails.
@@ -36,7 +36,7 @@ pub(super) async fn consume<W: AsyncWrite + Unpin>(
         client,
         output,
         stop,
-        count,
+        tally,
     } = session;
     let options = consumer_options(settings);
     let consumer = tokio::select! {
@@ -53,11 +53,12 @@ pub(super) async fn consume<W: AsyncWrite + Unpin>(
     let received = match seek(&consumer, settings.start_time, stop).await {
         Ok(()) => {
             receiving
-                .run(Incoming::Consumer(&consumer), output, count)
+                .run(Incoming::Consumer(&consumer), output, tally)
                 .await
         }
         Err(error) => Err(error.into()),
     };
+    tally.discarded = consumer.discarded();
     // Sends the acknowledgements that were collected.
     consumer.close().await;
     received
@@ -75,7 +76,7 @@ pub(super) async fn read<W: AsyncWrite + Unpin>(
         client,
         output,
         stop,
-        count,
+        tally,
     } = session;
     let receive = &settings.receive;
     let mut options = ReaderOptions::new(settings.start.clone());
@@ -99,8 +100,9 @@ pub(super) async fn read<W: AsyncWrite + Unpin>(
         stop,
     };
     let received = receiving
-        .run(Incoming::Reader(&reader), output, count)
+        .run(Incoming::Reader(&reader), output, tally)
         .await;
+    tally.discarded = reader.consumer().discarded();
     reader.close().await;
     received
 }
@@ -180,11 +182,15 @@ impl Receiving<'_> {
         &self,
         source: Incoming<'_>,
         output: &mut Output<W>,
-        count: &mut u64,
+        tally: &mut Tally,
     ) -> Result<(), CommandError> {
         let mut pace = Pace::new(self.settings.rate);
         let mut schemas = TopicSchemas::new(self.client);
-        while self.settings.count.is_none_or(|wanted| *count < wanted) {
+        while self
+            .settings
+            .count
+            .is_none_or(|wanted| tally.messages < wanted)
+        {
             let message = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
@@ -208,9 +214,9 @@ impl Receiving<'_> {
                 () = self.stop.cancelled() => break,
                 shown = self.by_schema(&message, &mut schemas) => shown?,
             };
-            self.print(&message, shown.as_ref(), output, *count + 1)
+            self.print(&message, shown.as_ref(), output, tally.messages + 1)
                 .await?;
-            *count += 1;
+            tally.messages += 1;
             // Only what was shown is acknowledged; what was not comes again.
             source.acknowledge(&message).await?;
         }

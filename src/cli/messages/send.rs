@@ -5,7 +5,7 @@ use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CommandError, Session,
+    CommandError, Session, Tally,
     output::Output,
     pace::Pace,
     produce_args::{MessageKey, ProduceSettings},
@@ -17,8 +17,8 @@ use crate::client::{
     },
 };
 
-/// Sends one message after the other, each when the one before has its receipt, until all are sent or `stop`. `count` is how
-/// many have one.
+/// Sends one message after the other, each when the one before has its receipt, until all are sent or `stop`. The tally
+/// is of those that have one.
 ///
 /// # Errors
 /// With the first that is not known to be stored.
@@ -30,7 +30,7 @@ pub(super) async fn send<W: AsyncWrite + Unpin>(
         client,
         output,
         stop,
-        count,
+        tally,
     } = session;
     let options = ProducerOptions {
         batching: settings.batching.then(BatchingOptions::default),
@@ -43,7 +43,7 @@ pub(super) async fn send<W: AsyncWrite + Unpin>(
         () = stop.cancelled() => return Ok(()),
         producer = client.producer(&settings.topic, options) => producer?,
     };
-    send_all(&producer, settings, output, stop, count).await?;
+    send_all(&producer, settings, output, stop, tally).await?;
     if stop.is_cancelled() {
         // Closing would wait for a receipt as long as the broker is away.
         return Ok(());
@@ -56,7 +56,7 @@ async fn send_all<W: AsyncWrite + Unpin>(
     settings: &ProduceSettings,
     output: &mut Output<W>,
     stop: &CancellationToken,
-    count: &mut u64,
+    tally: &mut Tally,
 ) -> Result<(), CommandError> {
     let mut pace = Pace::new(settings.rate);
     for _ in 0..settings.rounds {
@@ -77,7 +77,7 @@ async fn send_all<W: AsyncWrite + Unpin>(
                 () = stop.cancelled() => return Ok(()),
                 id = async { pace.next().await; producer.send(message).await } => id?,
             };
-            *count += 1;
+            tally.messages += 1;
             if output.form().json {
                 let line = receipt(settings, &id, payload.len());
                 output.line(&line).await.map_err(CommandError::Output)?;

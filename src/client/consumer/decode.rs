@@ -1,6 +1,7 @@
 //! From entries to messages: checksum, decompression, batches, chunks. Pure.
 
 use std::{
+    fmt::Display,
     ops::ControlFlow,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -54,11 +55,15 @@ pub(crate) struct Decoded {
     /// It is a batch of which no further message was taken: the rest of it.
     pub(crate) rest: Option<OpenBatch>,
     /// It cannot be read, from the first message on that was not handed out.
-    pub(crate) invalid: Option<ValidationError>,
+    pub(crate) invalid: Option<Unreadable>,
     /// It was the last one of a message: all entries of that.
     pub(crate) chunks: Option<Vec<Position>>,
-    /// Entries of messages that will not be completed: acknowledge them, they are lost.
-    pub(crate) lost: Vec<Position>,
+    /// Messages that will not be completed: acknowledge their entries, they are lost.
+    pub(crate) lost: Vec<Lost>,
+    /// Entries that are of no use, because what they hold is in others as well: acknowledge them.
+    pub(crate) spare: Vec<Position>,
+    /// It is part of a message larger than is taken here, and is to be left as it is: what is wrong.
+    pub(crate) too_large: Option<String>,
     /// Entries of messages that will not be completed: have them delivered again.
     pub(crate) again: Vec<Position>,
     /// It is kept until the rest of its message comes: if the connection is lost before that, it is needed once more.
@@ -67,12 +72,46 @@ pub(crate) struct Decoded {
     pub(crate) part_of: Option<u32>,
 }
 
+/// Why an entry, or the rest of it, cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    /// What the broker is told.
+    pub(crate) code: ValidationError,
+    /// For people.
+    pub(crate) reason: String,
+}
+
+impl Unreadable {
+    pub(super) fn new(code: ValidationError, reason: impl Display) -> Self {
+        let reason = reason.to_string();
+        Self { code, reason }
+    }
+}
+
+/// A message in several entries that will not be completed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Those of its entries that came.
+    pub(crate) entries: Vec<Position>,
+    /// Why not, for people.
+    pub(crate) reason: String,
+}
+
+impl Lost {
+    pub(super) fn new(entries: Vec<Position>, reason: impl Display) -> Self {
+        let reason = reason.to_string();
+        Self { entries, reason }
+    }
+}
+
 impl Decoded {
     /// Whether there is nothing to be acknowledged, asked for again or remembered of it.
     pub(crate) fn is_plain(&self) -> bool {
         self.invalid.is_none()
             && self.chunks.is_none()
             && self.lost.is_empty()
+            && self.spare.is_empty()
+            && self.too_large.is_none()
             && self.again.is_empty()
             && self.part_of.is_none()
     }
@@ -85,7 +124,7 @@ impl Decoder {
             topic,
             partition,
             max_message_size: options.max_message_size,
-            chunks: Chunks::new(options.chunks, options.max_message_size),
+            chunks: Chunks::new(options.chunks),
         }
     }
 
@@ -110,16 +149,17 @@ impl Decoder {
         input: Input<'_>,
         visit: &mut Visit<'_>,
         decoded: &mut Decoded,
-    ) -> Result<(), ValidationError> {
+    ) -> Result<(), Unreadable> {
         let Input { entry, start, .. } = input;
         // What cannot be read at all is told as a wrong checksum, as Apache's Java client does.
-        let unreadable = |_| ValidationError::ChecksumMismatch;
-        let parts = EncodedParts::split(entry.payload.clone()).map_err(unreadable)?;
+        let code = ValidationError::ChecksumMismatch;
+        let parts = EncodedParts::split(entry.payload.clone())
+            .map_err(|error| Unreadable::new(code, error))?;
         parts
             .verify_checksum()
-            .map_err(|_| ValidationError::ChecksumMismatch)?;
-        let metadata =
-            MetadataView::read(&parts.metadata).ok_or(ValidationError::ChecksumMismatch)?;
+            .map_err(|error| Unreadable::new(code, error))?;
+        let metadata = MetadataView::read(&parts.metadata)
+            .ok_or_else(|| Unreadable::new(code, "its metadata cannot be read"))?;
         let broker_entry = match parts.broker_entry.clone() {
             // It is not the publisher's: a message is as good without it.
             Some(encoded) => BrokerEntryMetadata::decode(encoded).ok(),
@@ -175,7 +215,7 @@ fn read_batch(
     count: i32,
     visit: &mut Visit<'_>,
     decoded: &mut Decoded,
-) -> Result<(), ValidationError> {
+) -> Result<(), Unreadable> {
     let mut cursor = BatchCursor::new(view.payload.clone(), count)?;
     // Only now the batch is known to have room for so many messages: a set of that size is made of it.
     if !entry.ack_set.is_empty() {
@@ -195,15 +235,18 @@ pub(super) fn decompress(
     metadata: &MetadataView<'_>,
     payload: &Bytes,
     limit: usize,
-) -> Result<Bytes, ValidationError> {
+) -> Result<Bytes, Unreadable> {
     let codec = CompressionType::try_from(metadata.compression.unwrap_or_default())
-        .map_err(|_| ValidationError::DecompressionError)?;
+        .map_err(|error| Unreadable::new(ValidationError::DecompressionError, error))?;
     let claimed = metadata.uncompressed_size.unwrap_or_default();
-    compression::decompress(codec, payload, claimed, limit).map_err(|error| match error {
-        compression::CompressionError::TooLarge { .. } => {
-            ValidationError::UncompressedSizeCorruption
-        }
-        _ => ValidationError::DecompressionError,
+    compression::decompress(codec, payload, claimed, limit).map_err(|error| {
+        let code = match error {
+            compression::CompressionError::TooLarge { .. } => {
+                ValidationError::UncompressedSizeCorruption
+            }
+            _ => ValidationError::DecompressionError,
+        };
+        Unreadable::new(code, error)
     })
 }
 
@@ -239,7 +282,7 @@ mod tests {
         };
         let decoded = decoder.decode(input, &mut |_| panic!("no message"));
         assert_eq!(
-            decoded.invalid,
+            decoded.invalid.map(|unreadable| unreadable.code),
             Some(ValidationError::BatchDeSerializeError)
         );
         assert_eq!(decoded.part_of, None);

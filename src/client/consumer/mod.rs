@@ -29,7 +29,10 @@ mod task;
 mod topic;
 mod unsent;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tokio::sync::watch;
 
@@ -334,6 +337,14 @@ impl Consumer {
             }
         };
         self.set().topics().into_iter().map(status).collect()
+    }
+
+    /// Entries that could not be read, or that were parts of messages that were never completed. They were acknowledged all
+    /// the same, with the reason where the protocol has one (`validation_error`), as Apache's clients do; each second the
+    /// first of them is logged.
+    pub fn discarded(&self) -> u64 {
+        let discarded = &self.set().shared.discarded;
+        discarded.count.load(Ordering::Relaxed)
     }
 
     /// Whether all topics are connected.

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use super::{
     ack_set,
     acknowledgements::Position,
-    decode::Visit,
+    decode::{Unreadable, Visit},
     message::{EntryMetadata, MessageView},
     start::StartPosition,
 };
 use crate::protocol::{
-    batch::BatchReader,
+    batch::{BatchError, BatchReader},
     proto::pulsar::{BrokerEntryMetadata, command_ack::ValidationError},
 };
 
@@ -29,7 +29,7 @@ pub(super) struct BatchCursor {
 }
 
 /// What a walk along a batch came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Walked {
     /// Messages that were handed out.
     pub(super) messages: u32,
@@ -38,13 +38,12 @@ pub(super) struct Walked {
     /// Whether nothing is left.
     pub(super) is_over: bool,
     /// From the first message on that was not handed out, it is not what it claims.
-    pub(super) invalid: Option<ValidationError>,
+    pub(super) invalid: Option<Unreadable>,
 }
 
 impl BatchCursor {
     /// In front of the first of the `count` messages that `payload` is said to have.
-    pub(super) fn new(payload: Bytes, count: i32) -> Result<Self, ValidationError> {
-        let malformed = |_| ValidationError::BatchDeSerializeError;
+    pub(super) fn new(payload: Bytes, count: i32) -> Result<Self, Unreadable> {
         Ok(Self {
             messages: BatchReader::new(payload, count).map_err(malformed)?,
             index: 0,
@@ -74,9 +73,12 @@ impl BatchCursor {
         for message in self.messages.by_ref() {
             let index = self.index;
             self.index = self.index.saturating_add(1);
-            let Ok((single, payload)) = message else {
-                walked.invalid = Some(ValidationError::BatchDeSerializeError);
-                break;
+            let (single, payload) = match message {
+                Ok(message) => message,
+                Err(error) => {
+                    walked.invalid = Some(malformed(error));
+                    break;
+                }
             };
             if single.compacted_out()
                 || !ack_set::is_left(ack_set, index)
@@ -99,6 +101,10 @@ impl BatchCursor {
         walked.is_over = walked.invalid.is_some() || self.messages.remaining() == 0;
         walked
     }
+}
+
+fn malformed(error: BatchError) -> Unreadable {
+    Unreadable::new(ValidationError::BatchDeSerializeError, error)
 }
 
 /// The rest of a batch, with what its messages have in common.

@@ -94,7 +94,8 @@ pub struct ConsumerOptions {
     pub force_topic_creation: bool,
     /// Messages in several entries.
     pub chunks: ChunkOptions,
-    /// How large a message or batch may be when decompressed, in bytes. Larger ones are acknowledged and dropped.
+    /// How large a message or batch in one entry may be when decompressed, in bytes. Larger ones are dropped as
+    /// [unreadable](super::Consumer::discarded).
     pub max_message_size: usize,
     /// How often is looked for new partitions. `None` = never.
     pub auto_update_partitions: Option<Duration>,
@@ -193,6 +194,9 @@ pub struct ChunkOptions {
     pub max_incomplete: usize,
     /// Bytes that all incomplete messages together may hold.
     pub max_bytes: usize,
+    /// How large a message may be, before and after it is decompressed, in bytes; no more than `max_bytes`. One that says that
+    /// it is larger is left out with a warning and is not acknowledged: others may take it.
+    pub max_message_size: usize,
     /// How long the rest of a message is waited for; then its chunks are acknowledged
     /// (`expireTimeOfIncompleteChunkedMessage`). `None` = for ever.
     pub expire_after: Option<Duration>,
@@ -202,11 +206,12 @@ pub struct ChunkOptions {
 }
 
 impl Default for ChunkOptions {
-    /// 10 messages, 128 MiB, one minute.
+    /// 10 messages, 512 MiB for one and for all together, one minute.
     fn default() -> Self {
         Self {
             max_incomplete: 10,
-            max_bytes: 128 << 20,
+            max_bytes: 512 << 20,
+            max_message_size: 512 << 20,
             expire_after: Some(Duration::from_secs(60)),
             ack_oldest_when_full: false,
         }

@@ -96,6 +96,7 @@ mod tests {
             ready: Arc::clone(&ready),
             changes: Arc::new(watch::Sender::new(0)),
             tracker: TaskTracker::new(),
+            discarded: Arc::default(),
         };
         let name = TopicName::parse("persistent://public/default/t").unwrap();
         let topic = Arc::new(TopicConsumer::new(

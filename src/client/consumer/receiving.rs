@@ -1,6 +1,16 @@
 //! The receiving end of a consumer of one topic: takes entries, makes messages of them and gives permits back.
 
-use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tracing::warn;
 
 use super::{
     acknowledgements::Position,
@@ -12,7 +22,7 @@ use super::{
     state::{Consumed, State, Ticket},
     topic::{Inner, TopicConsumer},
 };
-use crate::client::message_id::MessageId;
+use crate::client::{message_id::MessageId, throttle::Throttle};
 
 /// What one receiver at a time works with.
 #[derive(Debug)]
@@ -28,6 +38,14 @@ pub(super) struct Receiving {
     /// The message that was made to see whether there is one: it is the next one.
     peeked: Option<(ReceivedMessage, Step)>,
     has_ack_timeout: bool,
+}
+
+/// What a consumer could not read, of all its topics.
+#[derive(Debug, Default)]
+pub(crate) struct Discarded {
+    /// Entries that were acknowledged all the same.
+    pub(super) count: AtomicU64,
+    warnings: Throttle,
 }
 
 /// What handing out messages came to, to be told to the state.
@@ -87,10 +105,12 @@ impl Receiving {
         if let Some((mut batch, mut permits_left)) = self.open.take() {
             let position = batch.position();
             let walked = batch.walk(&self.start, visit);
-            if let Some(error) = walked.invalid {
+            if let Some(unreadable) = &walked.invalid {
                 self.with_state(topic, |state| {
-                    state.acknowledgements().invalid(position, error);
+                    let acknowledgements = state.acknowledgements();
+                    acknowledgements.invalid(position, unreadable.code);
                 });
+                topic.tell_discarded(position, &unreadable.reason, 1, now);
             }
             let permits = if walked.is_over {
                 permits_left
@@ -148,6 +168,7 @@ impl Receiving {
         let decoded = self.decoder.decode(input, visit);
         if !decoded.is_plain() {
             self.with_state(topic, |state| apply(state, entry, &decoded, now));
+            topic.tell_unreadable(entry.position(), &decoded, now);
         }
         decoded
     }
@@ -164,8 +185,8 @@ impl Receiving {
 /// What a decoded entry means for acknowledgements.
 fn apply(state: &mut State, entry: &QueuedEntry, decoded: &Decoded, now: Duration) {
     let position = entry.position();
-    if let Some(error) = decoded.invalid {
-        state.acknowledgements().invalid(position, error);
+    if let Some(unreadable) = &decoded.invalid {
+        state.acknowledgements().invalid(position, unreadable.code);
     }
     if let Some(size) = decoded.part_of {
         state
@@ -175,10 +196,10 @@ fn apply(state: &mut State, entry: &QueuedEntry, decoded: &Decoded, now: Duratio
     if let Some(chunks) = &decoded.chunks {
         state.acknowledgements().delivered_in_chunks(chunks.clone());
     }
-    if !decoded.lost.is_empty() {
-        state
-            .acknowledgements()
-            .skipped(decoded.lost.iter().copied(), now);
+    let lost = decoded.lost.iter().flat_map(|lost| &lost.entries);
+    let dropped: Vec<Position> = lost.chain(&decoded.spare).copied().collect();
+    if !dropped.is_empty() {
+        state.acknowledgements().skipped(dropped, now);
     }
     state.redeliver(decoded.again.iter().copied());
 }
@@ -229,6 +250,34 @@ impl TopicConsumer {
             inner.state.delivered(step.position, now);
         }
         self.flush(inner, now);
+    }
+
+    /// Tells what could not be read of an entry, and of those that waited for it.
+    fn tell_unreadable(&self, position: Position, decoded: &Decoded, now: Duration) {
+        if let Some(unreadable) = &decoded.invalid {
+            self.tell_discarded(position, &unreadable.reason, 1, now);
+        }
+        for lost in &decoded.lost {
+            let first = lost.entries.first().copied().unwrap_or(position);
+            self.tell_discarded(first, &lost.reason, lost.entries.len(), now);
+        }
+        if let Some(reason) = &decoded.too_large
+            && let Some(untold) = self.discarded.warnings.pass(now)
+        {
+            let (ledger, entry) = position;
+            warn!(topic = %self.text, ledger, entry, %reason, untold,
+                "a message is left out and not acknowledged");
+        }
+    }
+
+    fn tell_discarded(&self, position: Position, reason: &str, entries: usize, now: Duration) {
+        let entries = u64::try_from(entries).unwrap_or(u64::MAX);
+        self.discarded.count.fetch_add(entries, Ordering::Relaxed);
+        if let Some(untold) = self.discarded.warnings.pass(now) {
+            let (ledger, entry) = position;
+            warn!(topic = %self.text, ledger, entry, %reason, untold,
+                "a message cannot be read: it is acknowledged and dropped");
+        }
     }
 
     /// Decodes entries until there is a message to hand out; says whether there is one.

@@ -24,7 +24,7 @@ use super::{
     message::QueuedEntry,
     options::ConsumerOptions,
     ready::ReadyTopics,
-    receiving::Receiving,
+    receiving::{Discarded, Receiving},
     state::{BeforeSeek, QueueSize, State, Ticket},
     unsent::{Acknowledging, Receipt, Unsent, give_up, send_all},
 };
@@ -57,6 +57,7 @@ pub(crate) struct TopicConsumer {
     is_ready: AtomicBool,
     changes: Arc<watch::Sender<u64>>,
     tracker: TaskTracker,
+    pub(super) discarded: Arc<Discarded>,
 }
 
 /// Where a consumer of a topic stands.
@@ -130,6 +131,7 @@ impl TopicConsumer {
             is_ready: AtomicBool::new(false),
             changes: Arc::clone(&set.changes),
             tracker: set.tracker.clone(),
+            discarded: Arc::clone(&set.discarded),
         }
     }
 
@@ -463,6 +465,7 @@ pub(crate) struct Shared {
     pub(crate) ready: Arc<ReadyTopics>,
     pub(crate) changes: Arc<watch::Sender<u64>>,
     pub(crate) tracker: TaskTracker,
+    pub(crate) discarded: Arc<Discarded>,
 }
 
 /// What a connection calls. Belongs to one attachment.
