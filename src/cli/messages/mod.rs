@@ -4,6 +4,7 @@
 //! Owns what the options mean and how messages look. Never speaks the protocol: that is [`crate::client`]'s. Start at
 //! [`ProduceArgs`].
 
+mod acknowledging;
 mod avro;
 mod output;
 mod pace;

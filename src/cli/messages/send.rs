@@ -1,11 +1,13 @@
 //! Sends what `produce` was told to send.
 
+use std::time::Duration;
+
 use serde_json::json;
 use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CommandError, Session, Tally,
+    CommandError, Session, Tally, complain,
     output::Output,
     pace::Pace,
     produce_args::{MessageKey, ProduceSettings},
@@ -48,7 +50,17 @@ pub(super) async fn send<W: AsyncWrite + Unpin>(
         // Closing would wait for a receipt as long as the broker is away.
         return Ok(());
     }
-    Ok(producer.close().await?)
+    // All have their receipts: how the broker takes leave makes no difference to them.
+    let closed = tokio::time::timeout(CLOSE, producer.close()).await;
+    let untold = match closed {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {CLOSE:?}"),
+    };
+    complain(&format_args!(
+        "the broker did not confirm the end of the producer: {untold}"
+    ));
+    Ok(())
 }
 
 async fn send_all<W: AsyncWrite + Unpin>(
@@ -86,6 +98,9 @@ async fn send_all<W: AsyncWrite + Unpin>(
     }
     Ok(())
 }
+
+/// How long is waited for the broker to take leave of the producer.
+const CLOSE: Duration = Duration::from_secs(5);
 
 fn receipt(settings: &ProduceSettings, id: &MessageId, size: usize) -> String {
     json!({"topic": settings.topic.to_string(), "messageId": id.to_string(), "size": size})

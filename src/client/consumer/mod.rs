@@ -31,10 +31,12 @@ mod unsent;
 
 use std::{
     fmt,
+    pin::Pin,
     sync::{Arc, atomic::Ordering},
+    task::{Context, Poll},
 };
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot::error::TryRecvError, watch};
 
 pub use self::{
     error::{AckError, ReceiveError},
@@ -198,6 +200,17 @@ impl Consumer {
         let topic = self.set().topic_of(&message)?;
         let receipt = topic.acknowledge(&mut std::iter::once(message.message_id()))?;
         answer(receipt).await
+    }
+
+    /// As [`ack`](Self::ack) without waiting: what it would wait for is the receipt. It comes with the others of
+    /// [`ConsumerOptions::ack_grouping`], or soon after [`flush_acks`](Self::flush_acks).
+    ///
+    /// # Errors
+    /// See [`AckError`].
+    pub fn ack_later(&self, message: impl HasMessageId) -> Result<AckReceipt, AckError> {
+        let topic = self.set().topic_of(&message)?;
+        let answer = topic.acknowledge(&mut std::iter::once(message.message_id()))?;
+        Ok(AckReceipt { answer })
     }
 
     /// Acknowledges messages of one topic. Without [`ConsumerOptions::ack_receipt`] it never waits.
@@ -372,9 +385,38 @@ impl fmt::Debug for Consumer {
 
 type Answer = tokio::sync::oneshot::Receiver<Result<(), AckError>>;
 
-async fn answer(receipt: Option<Answer>) -> Result<(), AckError> {
-    match receipt {
-        None => Ok(()),
-        Some(answer) => answer.await.unwrap_or(Err(AckError::Closed)),
+async fn answer(answer: Option<Answer>) -> Result<(), AckError> {
+    AckReceipt { answer }.await
+}
+
+/// What a broker answers to an acknowledgement, as a future. Dropped, it is sent all the same.
+#[derive(Debug)]
+pub struct AckReceipt {
+    /// `None`: nothing is waited for.
+    answer: Option<Answer>,
+}
+
+impl AckReceipt {
+    /// The answer, if it is there. Not to be asked again then.
+    pub fn try_answer(&mut self) -> Option<Result<(), AckError>> {
+        match self.answer.as_mut().map(Answer::try_recv) {
+            None => Some(Ok(())),
+            Some(Ok(answer)) => Some(answer),
+            Some(Err(TryRecvError::Empty)) => None,
+            Some(Err(TryRecvError::Closed)) => Some(Err(AckError::Closed)),
+        }
+    }
+}
+
+impl Future for AckReceipt {
+    type Output = Result<(), AckError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.answer {
+            None => Poll::Ready(Ok(())),
+            Some(answer) => Pin::new(answer)
+                .poll(context)
+                .map(|answer| answer.unwrap_or(Err(AckError::Closed))),
+        }
     }
 }
