@@ -60,7 +60,8 @@ pub(crate) trait FrameSink: Send {
 pub struct ConnectionOptions {
     /// For resolving the host and opening the TCP connection, and as much again for the TLS handshake.
     pub connect_timeout: Duration,
-    /// From CONNECT to CONNECTED.
+    /// From CONNECT to CONNECTED. Short enough for another address of a service URL to be tried within the time of an
+    /// operation where one accepts connections and is silent.
     pub handshake_timeout: Duration,
     /// From the call of a request to its answer, waiting for a free place among `max_in_flight` included.
     pub request_timeout: Duration,
@@ -90,11 +91,12 @@ pub struct ConnectionOptions {
 }
 
 impl Default for ConnectionOptions {
-    /// The times of an Apache client (10 s, 30 s, 30 s) and of keep-alive (30 s), 50,000 requests in flight.
+    /// The times of an Apache client (10 s to connect, 30 s for a request) and of keep-alive (30 s), 10 s for a handshake, 50,000
+    /// requests in flight.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(10),
-            handshake_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             keep_alive_interval: Some(Duration::from_secs(30)),
             frame_limits: FrameLimits::default(),

@@ -96,10 +96,16 @@ impl PulsarClient {
             }),
             ..CommandConnect::default()
         };
+        let mut lookup_connection = options.connection.clone();
+        if service_url.addresses.len() > 1 {
+            // A broker that does not answer must leave time to ask another one.
+            let share = options.operation_timeout / 3;
+            lookup_connection.request_timeout = lookup_connection.request_timeout.min(share);
+        }
         let pool = BrokerPool::new(
             service_url.clone(),
             connect.clone(),
-            options.connection.clone(),
+            lookup_connection,
             BackoffPolicy {
                 max: LOOKUP_BACKOFF_MAX,
                 ..options.backoff
