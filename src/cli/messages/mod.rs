@@ -20,6 +20,7 @@ mod topic_schemas;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::io::Stdout;
@@ -106,6 +107,9 @@ enum CommandError {
     /// The schema of a topic cannot be asked for.
     #[error("the schema cannot be read: {0}")]
     Schema(#[from] LookupError),
+    /// Nobody answers what the schema of a topic is.
+    #[error("the schema cannot be read: no answer within {0:?}")]
+    SchemaTimeout(Duration),
     /// A message is encrypted.
     #[error("message {0} is encrypted; -ca CONSUME shows it as it is, -ca DISCARD leaves it out")]
     Encrypted(MessageId),

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     client::{
         backoff::Backoff,
+        clock::Deadline,
         connection::Connection,
         error::{ClientError, CloseReason, RequestError},
         pulsar_client::PulsarClient,
@@ -39,6 +40,8 @@ pub(super) struct TopicTask {
     pub(super) consumer_name: String,
     /// Of the cluster that the topic was migrated to.
     pub(super) migrated: Option<PulsarClient>,
+    /// Of the first subscription.
+    pub(super) deadline: Deadline,
 }
 
 /// Why an attachment is over.
@@ -84,11 +87,19 @@ impl TopicTask {
     ) -> ReceiveError {
         let topic = Arc::clone(&self.topic);
         let mut backoff = Backoff::new(self.client.options().backoff, rand::random());
-        let limit = topic.operation_timeout;
-        let give_up_at = topic.clock.now().saturating_add(limit);
+        let deadline = self.deadline;
+        let mut last = None;
         let mut assigned = None;
         loop {
-            let error = match self.attach(assigned.take()).await {
+            let attach = self.attach(assigned.take());
+            let attached = if subscribed.is_none() {
+                attach.await
+            } else if let Some(attached) = deadline.keep(attach).await {
+                attached
+            } else {
+                return ReceiveError::Failed(deadline.error(last));
+            };
+            let error = match attached {
                 Some(Ok(())) => {
                     if let Some(subscribed) = subscribed.take() {
                         let _ = subscribed.send(Ok(()));
@@ -121,16 +132,14 @@ impl TopicTask {
                 if is_first && !error.is_retryable() {
                     return ReceiveError::Failed(error);
                 }
-                if is_first && topic.clock.now().saturating_add(delay) >= give_up_at {
-                    return ReceiveError::Failed(ClientError::Timeout {
-                        limit,
-                        last: Box::new(error),
-                    });
+                if is_first && delay >= deadline.left() {
+                    return ReceiveError::Failed(deadline.error(Some(error)));
                 }
                 if error.server_error() == Some(ServerError::TopicNotFound) {
                     warn!(topic = %topic.text, "the topic of a consumer is gone");
                     return ReceiveError::Failed(error);
                 }
+                last = Some(error);
             }
             let pause = topic.stop.run_until_cancelled(tokio::time::sleep(delay));
             if pause.await.is_none() {

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     client::{
-        clock::Clock,
+        clock::{Clock, Deadline},
         connection::Connection,
         error::{ClientError, CloseReason},
         message_id::MessageId,
@@ -177,8 +177,8 @@ impl TopicConsumer {
     pub(crate) async fn connected(
         &self,
         after: Option<Ticket>,
+        deadline: Deadline,
     ) -> Result<(Connection, u64, Ticket), ClientError> {
-        let limit = self.operation_timeout;
         let mut status = self.status.subscribe();
         let connected = async {
             loop {
@@ -198,13 +198,8 @@ impl TopicConsumer {
                 }
             }
         };
-        match tokio::time::timeout(limit, connected).await {
-            Ok(result) => result,
-            Err(_) => Err(ClientError::Timeout {
-                limit,
-                last: Box::new(ClientError::NotConnected),
-            }),
-        }
+        let connected = deadline.keep(connected).await;
+        connected.unwrap_or_else(|| Err(deadline.error(Some(ClientError::NotConnected))))
     }
 
     fn link_of(&self, ticket: Ticket, after: Option<Ticket>) -> Option<(Connection, u64, Ticket)> {
