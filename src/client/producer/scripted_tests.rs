@@ -360,7 +360,7 @@ async fn a_broker_that_never_answers_fails_messages_by_their_time() {
     };
     let producer = client.producer(&topic(), options).await.unwrap();
     let error = producer.send(text("a")).await.unwrap_err();
-    assert!(matches!(error, SendError::Timeout(_)), "{error}");
+    assert!(matches!(error, SendError::Timeout { .. }), "{error}");
     assert_eq!(producer.pending(), 0);
     client.close();
     broker.stop().await;
@@ -630,7 +630,7 @@ async fn a_broker_that_does_not_read_fills_the_queue_and_no_more() {
     // Waiting for room ends when the messages have had their time.
     producer.ready().await.unwrap();
     for receipt in receipts {
-        assert!(matches!(receipt.await, Err(SendError::Timeout(_))));
+        assert!(matches!(receipt.await, Err(SendError::Timeout { .. })));
     }
     client.close();
     broker.stop().await;
@@ -680,7 +680,7 @@ async fn brokers_that_hand_a_producer_on_and_on_are_not_asked_without_pause() {
     };
     let producer = client.producer(&topic(), options).await.unwrap();
     let error = producer.send(text("a")).await.unwrap_err();
-    assert!(matches!(error, SendError::Timeout(_)), "{error}");
+    assert!(matches!(error, SendError::Timeout { .. }), "{error}");
     let attempts = broker.received_of(Type::Producer).len();
     assert!((2..20).contains(&attempts), "{attempts}");
     client.close();

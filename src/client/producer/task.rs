@@ -167,6 +167,7 @@ impl ProducerTask {
                             return error;
                         }
                         debug!(topic = %self.producer.topic, %error, "a producer could not get back");
+                        self.producer.note_problem(error.clone());
                         if error.server_error()
                             == Some(ServerError::ProducerBlockedQuotaExceededException)
                         {
