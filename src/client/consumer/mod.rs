@@ -356,8 +356,8 @@ impl Consumer {
     /// the same, with the reason where the protocol has one (`validation_error`), as Apache's clients do; each second the
     /// first of them is logged.
     pub fn discarded(&self) -> u64 {
-        let discarded = &self.set().shared.discarded;
-        discarded.count.load(Ordering::Relaxed)
+        let notices = &self.set().shared.notices;
+        notices.discarded.load(Ordering::Relaxed)
     }
 
     /// Whether all topics are connected.

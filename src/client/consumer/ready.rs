@@ -96,7 +96,7 @@ mod tests {
             ready: Arc::clone(&ready),
             changes: Arc::new(watch::Sender::new(0)),
             tracker: TaskTracker::new(),
-            discarded: Arc::default(),
+            notices: Arc::default(),
         };
         let name = TopicName::parse("persistent://public/default/t").unwrap();
         let topic = Arc::new(TopicConsumer::new(

@@ -40,12 +40,14 @@ pub(super) struct Receiving {
     has_ack_timeout: bool,
 }
 
-/// What a consumer could not read, of all its topics.
+/// What went wrong with a consumer, of all its topics.
 #[derive(Debug, Default)]
-pub(crate) struct Discarded {
-    /// Entries that were acknowledged all the same.
-    pub(super) count: AtomicU64,
-    warnings: Throttle,
+pub(crate) struct Notices {
+    /// Entries that could not be read and were acknowledged all the same.
+    pub(super) discarded: AtomicU64,
+    unreadable: Throttle,
+    /// For lost connections.
+    pub(super) lost: Throttle,
 }
 
 /// What handing out messages came to, to be told to the state.
@@ -262,7 +264,7 @@ impl TopicConsumer {
             self.tell_discarded(first, &lost.reason, lost.entries.len(), now);
         }
         if let Some(reason) = &decoded.too_large
-            && let Some(untold) = self.discarded.warnings.pass(now)
+            && let Some(untold) = self.notices.unreadable.pass(now)
         {
             let (ledger, entry) = position;
             warn!(topic = %self.text, ledger, entry, %reason, untold,
@@ -272,8 +274,8 @@ impl TopicConsumer {
 
     fn tell_discarded(&self, position: Position, reason: &str, entries: usize, now: Duration) {
         let entries = u64::try_from(entries).unwrap_or(u64::MAX);
-        self.discarded.count.fetch_add(entries, Ordering::Relaxed);
-        if let Some(untold) = self.discarded.warnings.pass(now) {
+        self.notices.discarded.fetch_add(entries, Ordering::Relaxed);
+        if let Some(untold) = self.notices.unreadable.pass(now) {
             let (ledger, entry) = position;
             warn!(topic = %self.text, ledger, entry, %reason, untold,
                 "a message cannot be read: it is acknowledged and dropped");

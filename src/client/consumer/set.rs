@@ -64,7 +64,7 @@ impl ConsumerSet {
             ready: Arc::clone(&ready),
             changes: Arc::new(watch::Sender::new(0)),
             tracker: client.tracker().clone(),
-            discarded: Arc::default(),
+            notices: Arc::default(),
             options: Arc::new(options),
         };
         let consumer_name = shared

@@ -87,7 +87,7 @@ fn a_seek_tells_who_waits_that_the_acknowledgement_is_forgotten() {
         ready: Arc::new(ReadyTopics::default()),
         changes: Arc::new(watch::Sender::new(0)),
         tracker: TaskTracker::new(),
-        discarded: Arc::default(),
+        notices: Arc::default(),
     };
     let name = TopicName::parse("persistent://public/default/t").unwrap();
     let topic = TopicConsumer::new(name, TEN, &shared);

@@ -129,6 +129,11 @@ impl TopicTask {
             if let Some(error) = error {
                 debug!(topic = %topic.text, %error, ?delay, "cannot subscribe");
                 let is_first = subscribed.is_some();
+                // Also what is no fault of the moment: rights may be given back, as Apache's clients have it.
+                if !is_first && let Some(untold) = topic.notices.lost.pass(topic.clock.now()) {
+                    warn!(topic = %topic.text, %error, untold,
+                        "a consumer cannot subscribe again and goes on trying");
+                }
                 if is_first && !error.is_retryable() {
                     return ReceiveError::Failed(error);
                 }
@@ -254,7 +259,10 @@ impl TopicTask {
                     Some(Detached::ByBroker { assigned }) => return Next::Attach(assigned),
                     Some(Detached::Migrated { to }) => return Next::Migrate(to),
                     Some(Detached::Disconnected(reason)) => {
-                        debug!(topic = %topic.text, %reason, "consumer lost its connection");
+                        if let Some(untold) = topic.notices.lost.pass(now) {
+                            warn!(topic = %topic.text, %reason, untold,
+                                "a consumer lost its connection and looks for its broker");
+                        }
                         return Next::Attach(None);
                     }
                     None => {}

@@ -24,7 +24,7 @@ use super::{
     message::QueuedEntry,
     options::ConsumerOptions,
     ready::ReadyTopics,
-    receiving::{Discarded, Receiving},
+    receiving::{Notices, Receiving},
     state::{BeforeSeek, QueueSize, State, Ticket},
     unsent::{Acknowledging, Receipt, Unsent, give_up, send_all},
 };
@@ -57,7 +57,7 @@ pub(crate) struct TopicConsumer {
     is_ready: AtomicBool,
     changes: Arc<watch::Sender<u64>>,
     tracker: TaskTracker,
-    pub(super) discarded: Arc<Discarded>,
+    pub(super) notices: Arc<Notices>,
 }
 
 /// Where a consumer of a topic stands.
@@ -131,7 +131,7 @@ impl TopicConsumer {
             is_ready: AtomicBool::new(false),
             changes: Arc::clone(&set.changes),
             tracker: set.tracker.clone(),
-            discarded: Arc::clone(&set.discarded),
+            notices: Arc::clone(&set.notices),
         }
     }
 
@@ -460,7 +460,7 @@ pub(crate) struct Shared {
     pub(crate) ready: Arc<ReadyTopics>,
     pub(crate) changes: Arc<watch::Sender<u64>>,
     pub(crate) tracker: TaskTracker,
-    pub(crate) discarded: Arc<Discarded>,
+    pub(crate) notices: Arc<Notices>,
 }
 
 /// What a connection calls. Belongs to one attachment.
