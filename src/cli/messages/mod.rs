@@ -132,12 +132,9 @@ impl ProduceArgs {
             Ok(right) => right,
             Err(wrong) => return refuse(&wrong),
         };
-        run(
-            &self.common,
-            target,
-            ("producing", "produced"),
-            async |session| send::send(session, &settings).await,
-        )
+        run(&self.common, target, PRODUCE, async |session| {
+            send::send(session, &settings).await
+        })
     }
 }
 
@@ -155,12 +152,9 @@ impl ConsumeArgs {
             Ok(right) => right,
             Err(wrong) => return refuse(&wrong),
         };
-        run(
-            &self.common,
-            target,
-            ("consuming", "consumed"),
-            async |session| receive::consume(session, &settings).await,
-        )
+        run(&self.common, target, CONSUME, async |session| {
+            receive::consume(session, &settings).await
+        })
     }
 }
 
@@ -178,7 +172,7 @@ impl ReadArgs {
             Ok(right) => right,
             Err(wrong) => return refuse(&wrong),
         };
-        run(&self.common, target, ("reading", "read"), async |session| {
+        run(&self.common, target, READ, async |session| {
             receive::read(session, &settings).await
         })
     }
@@ -194,6 +188,33 @@ struct Session<'a, W> {
     tally: &'a mut Tally,
 }
 
+/// What a command does to messages.
+#[derive(Debug, Clone, Copy)]
+struct Words {
+    /// While it does.
+    doing: &'static str,
+    /// Once it has done.
+    done: &'static str,
+    /// Whether it is over when nobody wants to see more.
+    takes: bool,
+}
+
+const PRODUCE: Words = Words {
+    doing: "producing",
+    done: "produced",
+    takes: false,
+};
+const CONSUME: Words = Words {
+    doing: "consuming",
+    done: "consumed",
+    takes: true,
+};
+const READ: Words = Words {
+    doing: "reading",
+    done: "read",
+    takes: true,
+};
+
 /// What a command came to so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
@@ -208,11 +229,11 @@ fn parse_level(text: &str) -> Result<String, LogError> {
 }
 
 /// Runs a command with a client until it is done or a signal ends it: the first one in order, with a summary, the second
-/// one at once. `words` are what it does to messages, while it does and once it has done.
+/// one at once.
 fn run(
     arguments: &CommonArgs,
     target: ClientTarget,
-    words: (&str, &str),
+    words: Words,
     work: impl AsyncFnOnce(Session<'_, Stdout>) -> Result<(), CommandError>,
 ) -> ExitCode {
     let log = telemetry::init_logging(&LogSettings {
@@ -252,7 +273,7 @@ fn run(
 async fn with_client(
     arguments: &CommonArgs,
     target: ClientTarget,
-    (doing, done): (&str, &str),
+    Words { doing, done, takes }: Words,
     stop: &CancellationToken,
     work: impl AsyncFnOnce(Session<'_, Stdout>) -> Result<(), CommandError>,
 ) -> ExitCode {
@@ -266,6 +287,7 @@ async fn with_client(
             json: arguments.json,
             quiet: arguments.quiet,
         },
+        stop.clone(),
     );
     let mut tally = Tally::default();
     let worked = work(Session {
@@ -277,13 +299,18 @@ async fn with_client(
     .await;
     client.close();
     let summed_up = output.summary(tally, done).await;
-    let ended = worked.and(summed_up.map_err(CommandError::Output));
+    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    let worked = match worked {
+        // The reader of a pipe has gone, such as `head`: a reason to take no more messages, not a failure.
+        Err(CommandError::Output(error)) if takes && is_gone(&error) => Ok(()),
+        worked => worked,
+    };
+    let ended = match summed_up {
+        Err(error) if !is_gone(&error) => worked.and(Err(CommandError::Output(error))),
+        _ => worked,
+    };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of a pipe has gone, such as `head`: a reason to end, not a failure.
-        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
         Err(error) => fail(&format_args!("error while {doing} messages: {error}")),
     }
 }
