@@ -315,7 +315,33 @@ async fn with_client(
     }
 }
 
+/// What failed may be told in a broker's words: what would move the cursor of a terminal is shown as what it is.
 fn fail(what: &dyn Display) -> ExitCode {
-    complain(what);
+    complain(&visible(&what.to_string()));
     ExitCode::FAILURE
+}
+
+/// A text of others on one line, without anything that a terminal acts on.
+fn visible(text: &str) -> String {
+    let mut visible = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            visible.extend(character.escape_default());
+        } else {
+            visible.push(character);
+        }
+    }
+    visible
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_of_a_broker_does_nothing_to_a_terminal() {
+        let text = "no\u{1b}[2J\n0 messages\u{9b}31m\r\u{7f} zu\u{df}";
+        let expected = "no\\u{1b}[2J\\n0 messages\\u{9b}31m\\r\\u{7f} zu\u{df}";
+        assert_eq!(visible(text), expected);
+    }
 }

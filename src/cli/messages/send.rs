@@ -11,6 +11,7 @@ use super::{
     output::Output,
     pace::Pace,
     produce_args::{MessageKey, ProduceSettings},
+    visible,
 };
 use crate::client::{
     MessageId,
@@ -58,7 +59,8 @@ pub(super) async fn send<W: AsyncWrite + Unpin>(
         Err(_) => format!("no answer within {CLOSE:?}"),
     };
     complain(&format_args!(
-        "the broker did not confirm the end of the producer: {untold}"
+        "the broker did not confirm the end of the producer: {}",
+        visible(&untold)
     ));
     Ok(())
 }
