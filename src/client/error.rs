@@ -111,7 +111,8 @@ impl ConnectError {
             Self::TlsConfig(_)
             | Self::Credential(_)
             | Self::AddressDenied
-            | Self::ChallengeUnsupported => false,
+            | Self::ChallengeUnsupported
+            | Self::TooManyChallenges(_) => false,
             Self::Tls(error) => !error.is_lasting(),
             Self::Shared(error) => error.may_pass(),
             _ => true,

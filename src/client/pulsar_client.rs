@@ -220,3 +220,16 @@ impl PulsarClient {
 const MIGRATED_MAX: usize = 8;
 /// The longest time that a broker of the service URL which failed is not asked.
 const LOOKUP_BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_address_of_the_service_url_leaves_time_for_the_next_one() {
+        let options = ClientOptions::default();
+        let connection = &options.connection;
+        let spent = connection.connect_timeout + connection.handshake_timeout;
+        assert!(spent < options.operation_timeout);
+    }
+}

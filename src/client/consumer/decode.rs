@@ -287,4 +287,41 @@ mod tests {
         );
         assert_eq!(decoded.part_of, None);
     }
+
+    /// A chunk of two of a message that claims so many bytes.
+    fn chunk(decoder: &mut Decoder, total: i32) -> Decoded {
+        let metadata = MessageMetadata {
+            uuid: Some("u".to_owned()),
+            chunk_id: Some(0),
+            num_chunks_from_msg: Some(2),
+            total_chunk_msg_size: Some(total),
+            ..MessageMetadata::default()
+        };
+        let payload = Bytes::from_static(b"the beginning");
+        let entry = QueuedEntry {
+            ledger_id: 1,
+            entry_id: 1,
+            redelivery_count: 0,
+            ack_set: Vec::new(),
+            epoch: None,
+            count: 1,
+            payload: message::encode(&metadata, payload, MessageForm::default()).to_bytes(),
+        };
+        let input = Input {
+            entry: &entry,
+            start: &StartPosition::unset(),
+            now: Duration::ZERO,
+        };
+        decoder.decode(input, &mut |_| panic!("no message"))
+    }
+
+    #[test]
+    fn a_large_message_in_chunks_is_taken_and_one_that_is_too_large_left_as_it_is() {
+        let mut decoder = Decoder::new("t".into(), None, &ConsumerOptions::new("s"));
+        assert!(chunk(&mut decoder, (64 << 20) + 1).is_waiting);
+        let decoded = chunk(&mut decoder, (512 << 20) + 1);
+        assert!(decoded.too_large.is_some());
+        assert!(decoded.lost.is_empty() && decoded.spare.is_empty());
+        assert!(decoded.invalid.is_none() && decoded.again.is_empty());
+    }
 }

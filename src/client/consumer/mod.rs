@@ -15,6 +15,8 @@ mod open_batch;
 mod options;
 mod ready;
 mod receiving;
+#[cfg(test)]
+mod receiving_tests;
 mod redelivery;
 #[cfg(test)]
 mod scripted_delivery_tests;

@@ -367,6 +367,40 @@ async fn a_broker_that_never_answers_fails_messages_by_their_time() {
 }
 
 #[tokio::test]
+async fn a_message_without_receipt_fails_with_what_the_broker_said_last() {
+    let (broker, script) = start().await;
+    let client = client_of(&broker);
+    for (code, message, expected) in [
+        (2, "disk full", "PersistenceError: disk full"),
+        (4242, "who knows", "UnknownError: code 4242: who knows"),
+    ] {
+        broker.set_script(script.clone().on(Type::Send, move |received| {
+            let send = send_of(received);
+            let error = CommandSendError {
+                producer_id: send.producer_id,
+                sequence_id: send.sequence_id,
+                error: code,
+                message: message.to_owned(),
+            };
+            vec![Step::Send(error.into())]
+        }));
+        let options = ProducerOptions {
+            send_timeout: Some(Duration::from_millis(200)),
+            ..options()
+        };
+        let producer = client.producer(&topic(), options).await.unwrap();
+        let error = producer.send(text("a")).await.unwrap_err().to_string();
+        assert!(
+            error.starts_with("no receipt within 200ms; last: "),
+            "{error}"
+        );
+        assert!(error.ends_with(expected), "{error}");
+    }
+    client.close();
+    broker.stop().await;
+}
+
+#[tokio::test]
 async fn a_broker_that_never_takes_the_producer_is_given_up_and_told_so() {
     let (broker, script) = start().await;
     broker.set_script(script.ignore(Type::Producer));
