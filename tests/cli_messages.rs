@@ -3,14 +3,15 @@
 
 use std::io::Read as _;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use pulsegate::protocol::command::Command as Wire;
 use pulsegate::protocol::frame::Frame;
 use pulsegate::protocol::message::{MessageForm, encode};
 use pulsegate::protocol::proto::pulsar::{
-    CommandMessage, CommandProducerSuccess, CommandSendReceipt, CommandSuccess, MessageIdData,
-    MessageMetadata, ServerError, base_command::Type,
+    CommandAckResponse, CommandMessage, CommandProducerSuccess, CommandSendReceipt, CommandSuccess,
+    MessageIdData, MessageMetadata, ServerError, base_command::Type,
 };
 use pulsegate::testing::scripted_broker::{
     Received, Script, ScriptedBroker, Step, error, lookup_connect, partitions,
@@ -248,6 +249,7 @@ async fn broker(extend: impl FnOnce(Script) -> Script) -> (ScriptedBroker, Strin
         })
         .on(Type::Send, |received| vec![Step::Send(receipt(received))])
         .on(Type::Subscribe, success)
+        .on(Type::Ack, acknowledged)
         .on(Type::Seek, success)
         .on(Type::CloseProducer, success)
         .on(Type::CloseConsumer, success);
@@ -260,6 +262,17 @@ fn success(received: &Received) -> Vec<Step> {
     vec![Step::Send(Wire::from(CommandSuccess {
         request_id,
         ..CommandSuccess::default()
+    }))]
+}
+
+fn acknowledged(received: &Received) -> Vec<Step> {
+    let Wire::Ack(ack) = &received.command else {
+        panic!("ACK has its rule");
+    };
+    vec![Step::Send(Wire::from(CommandAckResponse {
+        consumer_id: ack.consumer_id,
+        request_id: ack.request_id,
+        ..CommandAckResponse::default()
     }))]
 }
 
@@ -458,5 +471,143 @@ async fn a_signal_ends_what_waits_for_a_silent_broker() {
     let output = child.wait_with_output().expect("wait");
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(stdout(&output), "0 messages successfully produced\n");
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_counted_and_told() {
+    let flow = |received: &Received| {
+        let mut steps = deliver(&["bad", "good"])(received);
+        let Some(Step::Frame(frame)) = steps.first_mut() else {
+            panic!("messages are frames");
+        };
+        let mut payload = frame.payload.to_vec();
+        *payload.last_mut().expect("a payload") ^= 1;
+        frame.payload = payload.into();
+        steps
+    };
+    let (broker, url) = broker(|script| script.on(Type::Flow, flow)).await;
+    for arguments in [&["consume", "-s", "s"][..], &["read"]] {
+        let output = run_beside(&[arguments, &["--url", &url, "t"]].concat()).await;
+        let printed = stdout(&output);
+        assert!(printed.contains("content:good\n1 messages"), "{printed}");
+        let count = "1 entries could not be read and were dropped\n";
+        assert!(printed.ends_with(count), "{printed}");
+        assert!(stderr(&output).contains(count), "{}", stderr(&output));
+        assert!(stderr(&output).contains("checksum"), "{}", stderr(&output));
+        assert_eq!(output.status.code(), Some(0));
+    }
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledgements_that_no_broker_took_are_sent_again_or_a_failure() {
+    let flow = |received: &Received| {
+        let mut steps = deliver(&["one"])(received);
+        steps.push(Step::Close);
+        steps
+    };
+    for is_back in [true, false] {
+        let count = AtomicUsize::new(0);
+        let subscribe = move |received: &Received| {
+            let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
+            if is_first || is_back {
+                success(received)
+            } else {
+                vec![Step::Close]
+            }
+        };
+        let (broker, url) =
+            broker(|script| script.on(Type::Flow, flow).on(Type::Subscribe, subscribe)).await;
+        let output = run_beside(&["consume", "--url", &url, "t", "-s", "s"]).await;
+        assert!(stdout(&output).contains("content:one\n"));
+        let printed = stderr(&output);
+        assert!(printed.contains("lost its connection"), "{printed}");
+        let is_failure = printed.contains("cannot be acknowledged");
+        assert_eq!(is_failure, !is_back, "{printed}");
+        assert_eq!(output.status.code(), Some(i32::from(!is_back)));
+        assert_eq!(!broker.received_of(Type::Ack).is_empty(), is_back);
+        broker.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_with_receipts_are_produced_however_the_broker_takes_leave() {
+    let refuse = |received: &Received| {
+        let text = "no\u{1b}[2J\nsuccess";
+        let request_id = received.request_id();
+        vec![Step::Send(error(
+            request_id,
+            ServerError::MetadataError,
+            text,
+        ))]
+    };
+    let (broker, url) = broker(|script| script.on(Type::CloseProducer, refuse)).await;
+    let output = run_beside(&["produce", "--url", &url, "t", "-m", "a"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "1 messages successfully produced\n");
+    let told = "did not confirm the end of the producer";
+    let printed = stderr(&output);
+    assert!(printed.contains(told), "{printed}");
+    assert!(printed.ends_with("no\\u{1b}[2J\\nsuccess\n"), "{printed:?}");
+    broker.stop().await;
+
+    let (broker, url) = self::broker(|script| script.ignore(Type::CloseProducer)).await;
+    let output = run_beside(&["produce", "--url", &url, "t", "-m", "a"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_were_not_sent_because_nobody_reads_their_receipts_are_a_failure() {
+    let (broker, url) = broker(|script| script).await;
+    let mut child = pulsegate(&[
+        "produce", "--url", &url, "t", "-m", "a", "-n", "500", "--json",
+    ])
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .expect("start");
+    drop(child.stdout.take());
+    let output = tokio::task::spawn_blocking(move || child.wait_with_output().expect("wait"));
+    let output = output.await.expect("no panic");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let printed = stderr(&output);
+    assert!(printed.contains("standard output"), "{printed}");
+    assert!(broker.received_of(Type::Send).len() < 500);
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_what_prints_to_a_pipe_that_nobody_reads() {
+    const LARGE: &str = "a text that is longer than what a pipe takes without a reader";
+    let payload: &'static str = LARGE.repeat(10_000).leak();
+    let payloads: &'static [&'static str] = vec![payload].leak();
+    let (broker, url) = broker(|script| script.on(Type::Flow, deliver(payloads))).await;
+    let mut child = pulsegate(&["consume", "--url", &url, "t", "-s", "s", "-n", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let mut out = child.stdout.take().expect("piped");
+    let mut first = [0; 10];
+    out.read_exact(&mut first)
+        .expect("the beginning of a message");
+    let sent = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status();
+    assert!(sent.expect("kill").success());
+    let output = tokio::task::spawn_blocking(move || child.wait_with_output().expect("wait"));
+    let output = tokio::time::timeout(std::time::Duration::from_secs(60), output);
+    let output = output.await.expect("an end").expect("no panic");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("nobody reads"),
+        "{}",
+        stderr(&output)
+    );
+    drop(out);
+    assert!(broker.received_of(Type::Ack).is_empty());
     broker.stop().await;
 }

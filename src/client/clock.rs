@@ -7,6 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::error::{ClientError, RequestError};
+
 /// Counts from when it was made. Copies count the same.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
@@ -49,5 +51,47 @@ impl Clock {
     /// A number that nobody can guess.
     pub(crate) fn random(&self) -> u64 {
         rand::random()
+    }
+}
+
+/// By when all steps of an operation have to be done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    /// `None`: no clock reaches so far.
+    at: Option<Instant>,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// So much later than now.
+    pub(crate) fn within(limit: Duration) -> Self {
+        Self {
+            at: Instant::now().checked_add(limit),
+            limit,
+        }
+    }
+
+    /// The time that is left.
+    pub(crate) fn left(&self) -> Duration {
+        self.at.map_or(self.limit, |at| {
+            at.saturating_duration_since(Instant::now())
+        })
+    }
+
+    /// What came of a step; `None` when the time is over before. Cancel-safe if the step is.
+    pub(crate) async fn keep<T>(&self, step: impl Future<Output = T>) -> Option<T> {
+        match self.at {
+            Some(at) => tokio::time::timeout_at(at, step).await.ok(),
+            None => Some(step.await),
+        }
+    }
+
+    /// The error of an operation whose time is over, with what went wrong last.
+    pub(crate) fn error(&self, last: Option<ClientError>) -> ClientError {
+        let limit = self.limit;
+        ClientError::Timeout {
+            limit,
+            last: Box::new(last.unwrap_or(RequestError::Timeout(limit).into())),
+        }
     }
 }

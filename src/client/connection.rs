@@ -60,7 +60,8 @@ pub(crate) trait FrameSink: Send {
 pub struct ConnectionOptions {
     /// For resolving the host and opening the TCP connection, and as much again for the TLS handshake.
     pub connect_timeout: Duration,
-    /// From CONNECT to CONNECTED.
+    /// From CONNECT to CONNECTED. Short enough for another address of a service URL to be tried within the time of an
+    /// operation where one accepts connections and is silent.
     pub handshake_timeout: Duration,
     /// From the call of a request to its answer, waiting for a free place among `max_in_flight` included.
     pub request_timeout: Duration,
@@ -90,11 +91,12 @@ pub struct ConnectionOptions {
 }
 
 impl Default for ConnectionOptions {
-    /// The times of an Apache client (10 s, 30 s, 30 s) and of keep-alive (30 s), 50,000 requests in flight.
+    /// The times of an Apache client (10 s to connect, 30 s for a request) and of keep-alive (30 s), 10 s for a handshake, 50,000
+    /// requests in flight.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(10),
-            handshake_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             keep_alive_interval: Some(Duration::from_secs(30)),
             frame_limits: FrameLimits::default(),
@@ -265,6 +267,7 @@ impl Connection {
                 shared: Arc::clone(&shared),
             },
             challenged,
+            challenges: 0,
             answering: None,
             keep_alive_interval: options.keep_alive_interval,
         };
@@ -611,6 +614,8 @@ struct Driver<R> {
     stop: CancellationToken,
     ended: EndGuard,
     challenged: Challenged,
+    /// Challenges since the last keep-alive tick.
+    challenges: u32,
     /// The answer to the broker's challenge, while it is being made; a further challenge meanwhile asks for the same.
     answering: Option<Answering>,
     keep_alive_interval: Option<Duration>,
@@ -690,6 +695,7 @@ impl<R: AsyncRead + Unpin> Driver<R> {
     /// `late` is the time since the tick was due. Where this task or its whole process stood still, neither PING was sent nor
     /// anything read meanwhile, and the silence is ours.
     fn on_keep_alive_tick(&mut self, late: Duration) -> Result<(), CloseReason> {
+        self.challenges = 0;
         let reading = self.parked.is_none() && late < TICK_LATE;
         let action = self.ended.shared.state.lock().on_keep_alive_tick(reading);
         match action {
@@ -763,6 +769,10 @@ impl<R: AsyncRead + Unpin> Driver<R> {
         if command_type == Type::AuthChallenge as i32
             && self.challenged.authentication.answers_challenges()
         {
+            self.challenges += 1;
+            if self.challenges > CHALLENGES_MAX {
+                return Err(CloseReason::Violation("too many authentication challenges"));
+            }
             if let Command::AuthChallenge(challenge) =
                 Command::decode(&frame.command).map_err(command_close)?
                 && self.answering.is_none()
@@ -835,6 +845,9 @@ fn command_close(error: crate::protocol::command::CommandError) -> CloseReason {
     CloseReason::Command(Arc::new(error))
 }
 
+/// Challenges that are taken in one keep-alive interval. Brokers send one each minute at most
+/// (`authenticationRefreshCheckSeconds`).
+const CHALLENGES_MAX: u32 = 100;
 /// A keep-alive tick that comes so much after its time says that we did not run.
 const TICK_LATE: Duration = Duration::from_secs(1);
 /// How long closing waits for a broker to take what was sent before.

@@ -22,8 +22,8 @@ use crate::{
         server_error::CONNECTION_REQUEST_ID,
     },
     testing::scripted_broker::{
-        Script, ScriptedBroker, Step, auth_challenge, connected_with, error, lookup_connect,
-        lookup_failed, partitions,
+        Received, Script, ScriptedBroker, Step, auth_challenge, connected_with, error,
+        lookup_connect, lookup_failed, partitions,
     },
 };
 
@@ -184,6 +184,27 @@ async fn each_failed_handshake_has_its_error() {
         assert!(expected(&error), "{described}: {error:?}");
         nothing_is_left(broker, options).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_challenges_without_end_is_given_up() {
+    let challenge = |_: &Received| vec![Step::Send(auth_challenge())];
+    let script = Script::empty()
+        .on(Type::Connect, challenge)
+        .on(Type::AuthResponse, challenge);
+    let broker = ScriptedBroker::without_listener(script);
+    let supplier = || Ok(Bytes::from_static(b"token"));
+    let options = ConnectionOptions {
+        authentication: Authentication::token_from(Arc::new(supplier)),
+        ..options()
+    };
+    let error = open(&broker, &options).await.unwrap_err();
+    assert!(
+        matches!(error, ConnectError::TooManyChallenges(10)),
+        "{error:?}"
+    );
+    assert_eq!(broker.received_of(Type::AuthResponse).len(), 10);
+    nothing_is_left(broker, options).await;
 }
 
 #[tokio::test(start_paused = true)]

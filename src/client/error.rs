@@ -62,6 +62,9 @@ pub enum ConnectError {
     /// The broker asks for a further authentication step, and we have no method of authentication.
     #[error("the broker sent an authentication challenge, which is not supported")]
     ChallengeUnsupported,
+    /// The broker asks for one authentication step after the other.
+    #[error("the broker sent more than {0} authentication challenges")]
+    TooManyChallenges(u32),
     /// The broker answered CONNECT with ERROR.
     #[error("the broker refused the connection: {code:?}: {message}")]
     Refused {
@@ -108,7 +111,8 @@ impl ConnectError {
             Self::TlsConfig(_)
             | Self::Credential(_)
             | Self::AddressDenied
-            | Self::ChallengeUnsupported => false,
+            | Self::ChallengeUnsupported
+            | Self::TooManyChallenges(_) => false,
             Self::Tls(error) => !error.is_lasting(),
             Self::Shared(error) => error.may_pass(),
             _ => true,

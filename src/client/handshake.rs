@@ -53,6 +53,7 @@ where
     let steps = async {
         options.authentication.introduce(&mut connect).await?;
         write(writer, &Command::from(connect)).await?;
+        let mut challenges = 0;
         loop {
             let frame = reader
                 .next()
@@ -68,6 +69,10 @@ where
                     });
                 }
                 Command::AuthChallenge(challenge) => {
+                    challenges += 1;
+                    if challenges > CHALLENGES_MAX {
+                        return Err(ConnectError::TooManyChallenges(CHALLENGES_MAX));
+                    }
                     let response = options
                         .authentication
                         .answer(challenge, &client_version, protocol_version)
@@ -126,6 +131,9 @@ async fn write<W: AsyncWrite + Unpin>(
     .await;
     sent.map_err(ConnectError::of_io)
 }
+
+/// Steps of an authentication: more than any method has, and few enough that nobody gets our credential again and again.
+const CHALLENGES_MAX: u32 = 10;
 
 /// A broker that claims to take larger messages is believed up to this many bytes, since frames of the size are
 /// buffered here.

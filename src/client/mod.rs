@@ -23,6 +23,7 @@ pub(crate) mod session;
 mod sessions;
 mod settings;
 mod state;
+mod throttle;
 pub mod tls;
 
 #[cfg(test)]

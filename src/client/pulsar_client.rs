@@ -96,10 +96,16 @@ impl PulsarClient {
             }),
             ..CommandConnect::default()
         };
+        let mut lookup_connection = options.connection.clone();
+        if service_url.addresses.len() > 1 {
+            // A broker that does not answer must leave time to ask another one.
+            let share = options.operation_timeout / 3;
+            lookup_connection.request_timeout = lookup_connection.request_timeout.min(share);
+        }
         let pool = BrokerPool::new(
             service_url.clone(),
             connect.clone(),
-            options.connection.clone(),
+            lookup_connection,
             BackoffPolicy {
                 max: LOOKUP_BACKOFF_MAX,
                 ..options.backoff
@@ -214,3 +220,16 @@ impl PulsarClient {
 const MIGRATED_MAX: usize = 8;
 /// The longest time that a broker of the service URL which failed is not asked.
 const LOOKUP_BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_address_of_the_service_url_leaves_time_for_the_next_one() {
+        let options = ClientOptions::default();
+        let connection = &options.connection;
+        let spent = connection.connect_timeout + connection.handshake_timeout;
+        assert!(spent < options.operation_timeout);
+    }
+}

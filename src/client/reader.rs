@@ -35,6 +35,8 @@ pub struct ReaderOptions {
     pub key_hash_ranges: Vec<(u16, u16)>,
     /// Messages that the broker may send ahead. 0: one at a time.
     pub receiver_queue_size: u32,
+    /// Bytes of messages that may wait: see [`ConsumerOptions::receiver_queue_bytes`].
+    pub receiver_queue_bytes: usize,
     /// Properties of the consumer, shown in its statistics.
     pub properties: Vec<(String, String)>,
     /// The schema that the topic has to be readable with.
@@ -62,6 +64,7 @@ impl ReaderOptions {
             read_compacted: false,
             key_hash_ranges: Vec::new(),
             receiver_queue_size: consumer.receiver_queue_size,
+            receiver_queue_bytes: consumer.receiver_queue_bytes,
             properties: Vec::new(),
             schema: None,
             force_topic_creation: true,
@@ -92,6 +95,7 @@ impl ReaderOptions {
                 allow_out_of_order: false,
             }),
             receiver_queue_size: self.receiver_queue_size,
+            receiver_queue_bytes: self.receiver_queue_bytes,
             properties: self.properties,
             schema: self.schema,
             force_topic_creation: self.force_topic_creation,

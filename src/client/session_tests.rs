@@ -329,6 +329,20 @@ async fn a_challenge_on_a_session_is_answered_with_a_fresh_credential() {
     assert!(!session.connection().is_closed());
 }
 
+#[tokio::test]
+async fn a_broker_that_challenges_an_open_connection_without_end_loses_it() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let supplier = || Ok(Bytes::from_static(b"token"));
+    let options = ConnectionOptions {
+        authentication: Authentication::token_from(Arc::new(supplier)),
+        ..ConnectionOptions::default()
+    };
+    let session = session(&broker, options).await;
+    broker.push(vec![Step::Send(auth_challenge()); 101]);
+    let reason = within(session.connection().closed()).await;
+    assert!(matches!(reason, CloseReason::Violation(_)), "{reason}");
+}
+
 fn sessions(
     addresses: &[BrokerAddress],
     options: ConnectionOptions,

@@ -46,6 +46,12 @@ impl BatchReader {
         })
     }
 
+    /// Messages that are claimed and were not read yet.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.remaining
+    }
+
     fn read(&mut self) -> Result<(SingleMessageMetadata, Bytes), BatchError> {
         let size = self.rest.try_get_u32().map_err(|_| BatchError::Fewer)?;
         let metadata_len = match usize::try_from(size) {

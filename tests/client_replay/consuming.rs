@@ -107,6 +107,7 @@ async fn a_reader_begins_with_the_first_message_or_a_given_one() {
         let options = |start| ReaderOptions {
             name: Some("c".to_owned()),
             subscription: Some("r".to_owned()),
+            receiver_queue_bytes: usize::MAX,
             ..ReaderOptions::new(start)
         };
         let first = options(MessageId::earliest());

@@ -125,6 +125,8 @@ pub(crate) fn consumer_options(subscription: &str) -> ConsumerOptions {
         initial_position: InitialPosition::Earliest,
         ack_grouping: None::<AckGrouping>,
         ack_receipt: true,
+        // Permits by the number of messages alone, as Apache's Java client gives them.
+        receiver_queue_bytes: usize::MAX,
         ..ConsumerOptions::new(subscription)
     }
 }

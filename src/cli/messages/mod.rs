@@ -4,6 +4,7 @@
 //! Owns what the options mean and how messages look. Never speaks the protocol: that is [`crate::client`]'s. Start at
 //! [`ProduceArgs`].
 
+mod acknowledging;
 mod avro;
 mod output;
 mod pace;
@@ -19,6 +20,7 @@ mod topic_schemas;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::io::Stdout;
@@ -105,6 +107,9 @@ enum CommandError {
     /// The schema of a topic cannot be asked for.
     #[error("the schema cannot be read: {0}")]
     Schema(#[from] LookupError),
+    /// Nobody answers what the schema of a topic is.
+    #[error("the schema cannot be read: no answer within {0:?}")]
+    SchemaTimeout(Duration),
     /// A message is encrypted.
     #[error("message {0} is encrypted; -ca CONSUME shows it as it is, -ca DISCARD leaves it out")]
     Encrypted(MessageId),
@@ -127,12 +132,9 @@ impl ProduceArgs {
             Ok(right) => right,
             Err(wrong) => return refuse(&wrong),
         };
-        run(
-            &self.common,
-            target,
-            ("producing", "produced"),
-            async |session| send::send(session, &settings).await,
-        )
+        run(&self.common, target, PRODUCE, async |session| {
+            send::send(session, &settings).await
+        })
     }
 }
 
@@ -150,12 +152,9 @@ impl ConsumeArgs {
             Ok(right) => right,
             Err(wrong) => return refuse(&wrong),
         };
-        run(
-            &self.common,
-            target,
-            ("consuming", "consumed"),
-            async |session| receive::consume(session, &settings).await,
-        )
+        run(&self.common, target, CONSUME, async |session| {
+            receive::consume(session, &settings).await
+        })
     }
 }
 
@@ -173,7 +172,7 @@ impl ReadArgs {
             Ok(right) => right,
             Err(wrong) => return refuse(&wrong),
         };
-        run(&self.common, target, ("reading", "read"), async |session| {
+        run(&self.common, target, READ, async |session| {
             receive::read(session, &settings).await
         })
     }
@@ -185,8 +184,44 @@ struct Session<'a, W> {
     output: &'a mut Output<W>,
     /// Cancelled by the first signal.
     stop: &'a CancellationToken,
-    /// Messages so far, for the summary.
-    count: &'a mut u64,
+    /// For the summary.
+    tally: &'a mut Tally,
+}
+
+/// What a command does to messages.
+#[derive(Debug, Clone, Copy)]
+struct Words {
+    /// While it does.
+    doing: &'static str,
+    /// Once it has done.
+    done: &'static str,
+    /// Whether it is over when nobody wants to see more.
+    takes: bool,
+}
+
+const PRODUCE: Words = Words {
+    doing: "producing",
+    done: "produced",
+    takes: false,
+};
+const CONSUME: Words = Words {
+    doing: "consuming",
+    done: "consumed",
+    takes: true,
+};
+const READ: Words = Words {
+    doing: "reading",
+    done: "read",
+    takes: true,
+};
+
+/// What a command came to so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    /// Messages that were sent or shown.
+    messages: u64,
+    /// Entries that could not be read.
+    discarded: u64,
 }
 
 fn parse_level(text: &str) -> Result<String, LogError> {
@@ -194,11 +229,11 @@ fn parse_level(text: &str) -> Result<String, LogError> {
 }
 
 /// Runs a command with a client until it is done or a signal ends it: the first one in order, with a summary, the second
-/// one at once. `words` are what it does to messages, while it does and once it has done.
+/// one at once.
 fn run(
     arguments: &CommonArgs,
     target: ClientTarget,
-    words: (&str, &str),
+    words: Words,
     work: impl AsyncFnOnce(Session<'_, Stdout>) -> Result<(), CommandError>,
 ) -> ExitCode {
     let log = telemetry::init_logging(&LogSettings {
@@ -238,7 +273,7 @@ fn run(
 async fn with_client(
     arguments: &CommonArgs,
     target: ClientTarget,
-    (doing, done): (&str, &str),
+    Words { doing, done, takes }: Words,
     stop: &CancellationToken,
     work: impl AsyncFnOnce(Session<'_, Stdout>) -> Result<(), CommandError>,
 ) -> ExitCode {
@@ -252,29 +287,61 @@ async fn with_client(
             json: arguments.json,
             quiet: arguments.quiet,
         },
+        stop.clone(),
     );
-    let mut count = 0;
+    let mut tally = Tally::default();
     let worked = work(Session {
         client: &client,
         output: &mut output,
         stop,
-        count: &mut count,
+        tally: &mut tally,
     })
     .await;
     client.close();
-    let summed_up = output.summary(count, done).await;
-    let ended = worked.and(summed_up.map_err(CommandError::Output));
+    let summed_up = output.summary(tally, done).await;
+    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    let worked = match worked {
+        // The reader of a pipe has gone, such as `head`: a reason to take no more messages, not a failure.
+        Err(CommandError::Output(error)) if takes && is_gone(&error) => Ok(()),
+        worked => worked,
+    };
+    let ended = match summed_up {
+        Err(error) if !is_gone(&error) => worked.and(Err(CommandError::Output(error))),
+        _ => worked,
+    };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of a pipe has gone, such as `head`: a reason to end, not a failure.
-        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
         Err(error) => fail(&format_args!("error while {doing} messages: {error}")),
     }
 }
 
+/// What failed may be told in a broker's words: what would move the cursor of a terminal is shown as what it is.
 fn fail(what: &dyn Display) -> ExitCode {
-    complain(what);
+    complain(&visible(&what.to_string()));
     ExitCode::FAILURE
+}
+
+/// A text of others on one line, without anything that a terminal acts on.
+fn visible(text: &str) -> String {
+    let mut visible = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            visible.extend(character.escape_default());
+        } else {
+            visible.push(character);
+        }
+    }
+    visible
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_of_a_broker_does_nothing_to_a_terminal() {
+        let text = "no\u{1b}[2J\n0 messages\u{9b}31m\r\u{7f} zu\u{df}";
+        let expected = "no\\u{1b}[2J\\n0 messages\\u{9b}31m\\r\\u{7f} zu\u{df}";
+        assert_eq!(visible(text), expected);
+    }
 }

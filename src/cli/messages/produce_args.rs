@@ -197,10 +197,15 @@ impl ProduceArgs {
     /// What -m and -f give, in this order.
     fn values(&self, problems: &mut Problems, schema: &PayloadSchema) -> Vec<Bytes> {
         let separator = self.separator.as_deref().unwrap_or(",");
-        let texts = self
+        let texts: Vec<&str> = self
             .messages
             .iter()
-            .flat_map(|messages| split(messages, separator));
+            .flat_map(|messages| split(messages, separator))
+            .collect();
+        // Neither is given, or there is nothing between the separators.
+        if texts.is_empty() && self.files.is_empty() {
+            problems.add("-m, --messages", "there is nothing to send; give -m or -f");
+        }
         let mut values = Vec::new();
         for text in texts {
             match schema.of_text(text) {
@@ -216,9 +221,6 @@ impl ProduceArgs {
                 }
                 values.push(payload.into());
             }
-        }
-        if self.messages.is_empty() && self.files.is_empty() {
-            problems.add("-m, --messages", "there is nothing to send; give -m or -f");
         }
         values
     }

@@ -1,10 +1,13 @@
 //! Takes and prints the messages that `consume` and `read` were told to take.
 
+use std::time::Duration;
+
 use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CommandError, Session,
+    CommandError, Session, Tally,
+    acknowledging::Acknowledging,
     output::Output,
     pace::Pace,
     receive_args::{
@@ -23,8 +26,8 @@ use crate::client::{
     reader::{Reader, ReaderOptions},
 };
 
-/// Takes, prints and acknowledges messages of a subscription until there were enough or `stop`. `count` is how many were
-/// printed.
+/// Takes, prints and acknowledges messages of a subscription until there were enough or `stop`. The tally is of those that
+/// were printed.
 ///
 /// # Errors
 /// With the first thing that fails.
@@ -36,7 +39,7 @@ pub(super) async fn consume<W: AsyncWrite + Unpin>(
         client,
         output,
         stop,
-        count,
+        tally,
     } = session;
     let options = consumer_options(settings);
     let consumer = tokio::select! {
@@ -53,12 +56,16 @@ pub(super) async fn consume<W: AsyncWrite + Unpin>(
     let received = match seek(&consumer, settings.start_time, stop).await {
         Ok(()) => {
             receiving
-                .run(Incoming::Consumer(&consumer), output, count)
+                .run(
+                    Incoming::Consumer(&consumer, Acknowledging::new(&consumer)),
+                    output,
+                    tally,
+                )
                 .await
         }
         Err(error) => Err(error.into()),
     };
-    // Sends the acknowledgements that were collected.
+    tally.discarded = consumer.discarded();
     consumer.close().await;
     received
 }
@@ -75,7 +82,7 @@ pub(super) async fn read<W: AsyncWrite + Unpin>(
         client,
         output,
         stop,
-        count,
+        tally,
     } = session;
     let receive = &settings.receive;
     let mut options = ReaderOptions::new(settings.start.clone());
@@ -99,8 +106,9 @@ pub(super) async fn read<W: AsyncWrite + Unpin>(
         stop,
     };
     let received = receiving
-        .run(Incoming::Reader(&reader), output, count)
+        .run(Incoming::Reader(&reader), output, tally)
         .await;
+    tally.discarded = reader.consumer().discarded();
     reader.close().await;
     received
 }
@@ -134,6 +142,7 @@ fn consumer_options(settings: &ConsumeSettings) -> ConsumerOptions {
         InitialPosition::Latest
     };
     options.durable = settings.durable;
+    options.ack_receipt = true;
     options.replicate_subscription_state = settings.replicated.then_some(true);
     if let Some(size) = receive.queue_size {
         options.receiver_queue_size = size;
@@ -147,21 +156,29 @@ fn consumer_options(settings: &ConsumeSettings) -> ConsumerOptions {
 
 /// Where messages come from.
 enum Incoming<'a> {
-    Consumer(&'a Consumer),
+    Consumer(&'a Consumer, Acknowledging<'a>),
     Reader(&'a Reader),
 }
 
 impl Incoming<'_> {
     async fn next(&self) -> Result<ReceivedMessage, ReceiveError> {
         match self {
-            Self::Consumer(consumer) => consumer.recv().await,
+            Self::Consumer(consumer, _) => consumer.recv().await,
             Self::Reader(reader) => reader.recv().await,
         }
     }
 
-    async fn acknowledge(&self, message: &ReceivedMessage) -> Result<(), AckError> {
+    async fn acknowledge(&mut self, message: &ReceivedMessage) -> Result<(), AckError> {
         match self {
-            Self::Consumer(consumer) => consumer.ack(message).await,
+            Self::Consumer(_, acknowledging) => acknowledging.add(message).await,
+            Self::Reader(_) => Ok(()),
+        }
+    }
+
+    /// Waits a while until the broker has taken what was acknowledged.
+    async fn settle(self, limit: Duration) -> Result<(), AckError> {
+        match self {
+            Self::Consumer(_, acknowledging) => acknowledging.settle(limit).await,
             Self::Reader(_) => Ok(()),
         }
     }
@@ -178,13 +195,33 @@ struct Receiving<'a> {
 impl Receiving<'_> {
     async fn run<W: AsyncWrite + Unpin>(
         &self,
-        source: Incoming<'_>,
+        mut source: Incoming<'_>,
         output: &mut Output<W>,
-        count: &mut u64,
+        tally: &mut Tally,
+    ) -> Result<(), CommandError> {
+        let shown = self.show_all(&mut source, output, tally).await;
+        let limit = if self.stop.is_cancelled() {
+            SETTLE_AFTER_SIGNAL
+        } else {
+            SETTLE
+        };
+        let settled = source.settle(limit).await;
+        shown.and(settled.map_err(CommandError::Acknowledge))
+    }
+
+    async fn show_all<W: AsyncWrite + Unpin>(
+        &self,
+        source: &mut Incoming<'_>,
+        output: &mut Output<W>,
+        tally: &mut Tally,
     ) -> Result<(), CommandError> {
         let mut pace = Pace::new(self.settings.rate);
         let mut schemas = TopicSchemas::new(self.client);
-        while self.settings.count.is_none_or(|wanted| *count < wanted) {
+        while self
+            .settings
+            .count
+            .is_none_or(|wanted| tally.messages < wanted)
+        {
             let message = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
@@ -208,9 +245,9 @@ impl Receiving<'_> {
                 () = self.stop.cancelled() => break,
                 shown = self.by_schema(&message, &mut schemas) => shown?,
             };
-            self.print(&message, shown.as_ref(), output, *count + 1)
+            self.print(&message, shown.as_ref(), output, tally.messages + 1)
                 .await?;
-            *count += 1;
+            tally.messages += 1;
             // Only what was shown is acknowledged; what was not comes again.
             source.acknowledge(&message).await?;
         }
@@ -272,6 +309,11 @@ impl Receiving<'_> {
         output.line(&lines).await.map_err(CommandError::Output)
     }
 }
+
+/// How long the end waits until the broker has taken what was acknowledged.
+const SETTLE: Duration = Duration::from_secs(5);
+/// The same after a signal.
+const SETTLE_AFTER_SIGNAL: Duration = Duration::from_secs(1);
 
 /// How many messages without content are one line of output.
 const PROGRESS: u64 = 1000;

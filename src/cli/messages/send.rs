@@ -1,14 +1,17 @@
 //! Sends what `produce` was told to send.
 
+use std::time::Duration;
+
 use serde_json::json;
 use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CommandError, Session,
+    CommandError, Session, Tally, complain,
     output::Output,
     pace::Pace,
     produce_args::{MessageKey, ProduceSettings},
+    visible,
 };
 use crate::client::{
     MessageId,
@@ -17,8 +20,8 @@ use crate::client::{
     },
 };
 
-/// Sends one message after the other, each when the one before has its receipt, until all are sent or `stop`. `count` is how
-/// many have one.
+/// Sends one message after the other, each when the one before has its receipt, until all are sent or `stop`. The tally
+/// is of those that have one.
 ///
 /// # Errors
 /// With the first that is not known to be stored.
@@ -30,7 +33,7 @@ pub(super) async fn send<W: AsyncWrite + Unpin>(
         client,
         output,
         stop,
-        count,
+        tally,
     } = session;
     let options = ProducerOptions {
         batching: settings.batching.then(BatchingOptions::default),
@@ -43,12 +46,23 @@ pub(super) async fn send<W: AsyncWrite + Unpin>(
         () = stop.cancelled() => return Ok(()),
         producer = client.producer(&settings.topic, options) => producer?,
     };
-    send_all(&producer, settings, output, stop, count).await?;
+    send_all(&producer, settings, output, stop, tally).await?;
     if stop.is_cancelled() {
         // Closing would wait for a receipt as long as the broker is away.
         return Ok(());
     }
-    Ok(producer.close().await?)
+    // All have their receipts: how the broker takes leave makes no difference to them.
+    let closed = tokio::time::timeout(CLOSE, producer.close()).await;
+    let untold = match closed {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {CLOSE:?}"),
+    };
+    complain(&format_args!(
+        "the broker did not confirm the end of the producer: {}",
+        visible(&untold)
+    ));
+    Ok(())
 }
 
 async fn send_all<W: AsyncWrite + Unpin>(
@@ -56,7 +70,7 @@ async fn send_all<W: AsyncWrite + Unpin>(
     settings: &ProduceSettings,
     output: &mut Output<W>,
     stop: &CancellationToken,
-    count: &mut u64,
+    tally: &mut Tally,
 ) -> Result<(), CommandError> {
     let mut pace = Pace::new(settings.rate);
     for _ in 0..settings.rounds {
@@ -77,7 +91,7 @@ async fn send_all<W: AsyncWrite + Unpin>(
                 () = stop.cancelled() => return Ok(()),
                 id = async { pace.next().await; producer.send(message).await } => id?,
             };
-            *count += 1;
+            tally.messages += 1;
             if output.form().json {
                 let line = receipt(settings, &id, payload.len());
                 output.line(&line).await.map_err(CommandError::Output)?;
@@ -86,6 +100,9 @@ async fn send_all<W: AsyncWrite + Unpin>(
     }
     Ok(())
 }
+
+/// How long is waited for the broker to take leave of the producer.
+const CLOSE: Duration = Duration::from_secs(5);
 
 fn receipt(settings: &ProduceSettings, id: &MessageId, size: usize) -> String {
     json!({"topic": settings.topic.to_string(), "messageId": id.to_string(), "size": size})

@@ -52,11 +52,13 @@ impl<'a> TopicSchemas<'a> {
             if self.known.len() >= KNOWN_MAX {
                 self.known.clear();
             }
-            let schema = self
-                .client
-                .lookups()
-                .schema(&topic, message.schema_version.clone())
-                .await?;
+            let limit = self.client.options().operation_timeout;
+            let lookups = self.client.lookups();
+            let asked = lookups.schema(&topic, message.schema_version.clone());
+            let schema = match tokio::time::timeout(limit, asked).await {
+                Ok(schema) => schema?,
+                Err(_) => return Err(CommandError::SchemaTimeout(limit)),
+            };
             let schema = schema.map_or(Ok(ReceivedSchema::Bytes), |schema| {
                 ReceivedSchema::read(&schema)
             });

@@ -2,10 +2,22 @@
 
 /// The words of an ack set: bit `i` of word `i / 64` is set while message `i` is not acknowledged. Bits beyond the words are
 /// not set.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct AckSet {
     words: Vec<u64>,
+    /// How many bits are set, so that nobody has to count them for each message of a batch of millions.
+    left: u32,
+    /// No word before this one has a bit set.
+    begin: usize,
 }
+
+impl PartialEq for AckSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.words == other.words
+    }
+}
+
+impl Eq for AckSet {}
 
 impl AckSet {
     /// All of `size` messages, from `first` on.
@@ -13,7 +25,11 @@ impl AckSet {
         let words = (0..size.div_ceil(64))
             .map(|word| ones_below(size, word) & !ones_below(first, word))
             .collect();
-        Self { words }
+        Self {
+            words,
+            left: size.saturating_sub(first),
+            begin: 0,
+        }
     }
 
     /// The messages of a batch of `size` that a broker says are left. No words: all are.
@@ -23,6 +39,7 @@ impl AckSet {
             for (index, word) in set.words.iter_mut().enumerate() {
                 *word &= words.get(index).map_or(0, |word| word.cast_unsigned());
             }
+            set.left = count_left(words, size);
         }
         set
     }
@@ -35,19 +52,28 @@ impl AckSet {
         let bit = 1 << (index % 64);
         let was_in = *word & bit != 0;
         *word &= !bit;
+        self.left -= u32::from(was_in);
         was_in
     }
 
     /// Takes all messages before `first` out.
     pub(crate) fn remove_before(&mut self, first: u32) {
-        for (index, word) in (0..).zip(self.words.iter_mut()) {
-            *word &= !ones_below(first, index);
+        let end = usize::try_from(first.div_ceil(64)).unwrap_or(usize::MAX);
+        let end = end.min(self.words.len());
+        let words = self.words.get_mut(self.begin..end).unwrap_or_default();
+        for (index, word) in (self.begin..).zip(words) {
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            let kept = *word & !ones_below(first, index);
+            self.left -= word.count_ones() - kept.count_ones();
+            *word = kept;
         }
+        let whole = usize::try_from(first / 64).unwrap_or(usize::MAX);
+        self.begin = self.begin.max(whole.min(self.words.len()));
     }
 
     /// Whether all are acknowledged.
     pub(crate) fn is_empty(&self) -> bool {
-        self.words.iter().all(|word| *word == 0)
+        self.left == 0
     }
 
     /// The form on the wire.
@@ -122,6 +148,7 @@ mod tests {
             model.retain(|index| *index >= before);
             prop_assert_eq!(left(&set, size), model.clone());
             prop_assert_eq!(set.is_empty(), model.is_empty());
+            prop_assert_eq!(usize::try_from(set.left).unwrap(), model.len());
         }
     }
 

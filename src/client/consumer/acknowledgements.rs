@@ -197,11 +197,11 @@ impl Acknowledgements {
             batch_size: None,
             rank,
         };
-        let left = match id.batch_index {
-            None => None,
+        let is_part = match id.batch_index {
+            None => false,
             Some(index) => self.take_up_to(position, index, id.batch_size)?,
         };
-        let cumulative = match left {
+        let cumulative = match self.batches.get(&position).filter(|_| is_part) {
             None => whole,
             Some(batch) if self.batch_index_ack => Cumulative {
                 ack_set: batch.left.to_wire(),
@@ -225,13 +225,13 @@ impl Acknowledgements {
         Ok(())
     }
 
-    /// Takes a message of a batch and those before it. `None`: nothing is left.
+    /// Takes a message of a batch and those before it; says whether something is left.
     fn take_up_to(
         &mut self,
         position: Position,
         index: u32,
         size: Option<u32>,
-    ) -> Result<Option<Batch>, NoBatchSize> {
+    ) -> Result<bool, NoBatchSize> {
         let size = size.ok_or(NoBatchSize)?;
         let next = index.saturating_add(1);
         let mut batch = match self.batches.remove(&position) {
@@ -243,10 +243,10 @@ impl Acknowledgements {
         };
         batch.left.remove_before(next);
         if batch.left.is_empty() {
-            return Ok(None);
+            return Ok(false);
         }
-        self.remember(position, batch.clone());
-        Ok(Some(batch))
+        self.remember(position, batch);
+        Ok(true)
     }
 
     fn collected(&mut self, now: Duration) {

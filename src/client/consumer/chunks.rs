@@ -7,12 +7,12 @@ use std::{
 
 use super::{
     acknowledgements::Position,
-    decode::{Decoded, Input, decompress},
+    decode::{Decoded, Input, Lost, Unreadable, Visit, decompress},
     message::MessageView,
     options::ChunkOptions,
 };
 use crate::protocol::{
-    chunk::{Assembler, AssemblerLimits, ChunkOutcome},
+    chunk::{Assembler, AssemblerLimits, ChunkError, ChunkOutcome},
     message::{EncodedParts, decode_metadata},
     proto::pulsar::command_ack::ValidationError,
 };
@@ -21,7 +21,6 @@ use crate::protocol::{
 #[derive(Debug)]
 pub(super) struct Chunks {
     options: ChunkOptions,
-    max_message_size: usize,
     assembler: Assembler,
     /// The entries of incomplete messages, by uuid.
     incomplete: BTreeMap<String, Incomplete>,
@@ -36,16 +35,15 @@ struct Incomplete {
 }
 
 impl Chunks {
-    /// None yet. A message may have `max_message_size` bytes.
-    pub(super) fn new(options: ChunkOptions, max_message_size: usize) -> Self {
+    /// None yet.
+    pub(super) fn new(options: ChunkOptions) -> Self {
         let assembler = Assembler::new(AssemblerLimits {
             max_incomplete: options.max_incomplete,
             max_bytes: options.max_bytes,
-            max_message: max_message_size.min(options.max_bytes),
+            max_message: options.max_message_size.min(options.max_bytes),
         });
         Self {
             options,
-            max_message_size,
             assembler,
             incomplete: BTreeMap::new(),
             order: VecDeque::new(),
@@ -64,25 +62,32 @@ impl Chunks {
         &mut self,
         Input { entry, start, now }: Input<'_>,
         (parts, view): (&EncodedParts, MessageView<'_>),
-        visit: &mut dyn FnMut(MessageView<'_>),
+        visit: &mut Visit<'_>,
         decoded: &mut Decoded,
-    ) -> Result<(), ValidationError> {
+    ) -> Result<(), Unreadable> {
         if start.leaves_out(entry.position(), None) {
             return Ok(());
         }
-        let unreadable = |_| ValidationError::ChecksumMismatch;
-        let metadata = decode_metadata(parts.metadata.clone()).map_err(unreadable)?;
+        let metadata = decode_metadata(parts.metadata.clone())
+            .map_err(|error| Unreadable::new(ValidationError::ChecksumMismatch, error))?;
         let Some(uuid) = metadata.uuid.as_deref() else {
-            return Err(ValidationError::ChecksumMismatch);
+            let reason = "a chunk does not say of which message it is";
+            return Err(Unreadable::new(ValidationError::ChecksumMismatch, reason));
         };
         let assembled = match self.assembler.push(&metadata, &parts.payload) {
             Ok(assembled) => assembled,
-            Err(_) => {
+            Err(error @ ChunkError::TooLarge { .. }) => {
+                // It may be all right, and somebody else may have room for it: nothing of it is acknowledged.
+                self.incomplete.remove(uuid);
+                decoded.too_large = Some(error.to_string());
+                return Ok(());
+            }
+            Err(error) => {
                 // The rest of a message whose beginning was lost, or one that contradicts itself: it never becomes whole.
-                if let Some(incomplete) = self.incomplete.remove(uuid) {
-                    decoded.lost.extend(incomplete.entries);
-                }
-                decoded.lost.push(entry.position());
+                let incomplete = self.incomplete.remove(uuid);
+                let mut entries = incomplete.map_or_else(Vec::new, |incomplete| incomplete.entries);
+                entries.push(entry.position());
+                decoded.lost.push(Lost::new(entries, error));
                 return Ok(());
             }
         };
@@ -91,7 +96,8 @@ impl Chunks {
                 continue;
             };
             if self.options.ack_oldest_when_full {
-                decoded.lost.extend(incomplete.entries);
+                let reason = "too many messages are incomplete, and this one is the oldest";
+                decoded.lost.push(Lost::new(incomplete.entries, reason));
             } else {
                 decoded.again.extend(incomplete.entries);
             }
@@ -111,7 +117,7 @@ impl Chunks {
                 if is_known {
                     decoded.is_waiting = true;
                 } else {
-                    decoded.lost.push(entry.position());
+                    decoded.spare.push(entry.position());
                 }
             }
             ChunkOutcome::Complete(payload) => {
@@ -124,18 +130,18 @@ impl Chunks {
                 let payload = if view.is_encrypted() {
                     payload
                 } else {
-                    match decompress(view.metadata, &payload, self.max_message_size) {
+                    match decompress(view.metadata, &payload, self.options.max_message_size) {
                         Ok(payload) => payload,
                         Err(error) => {
                             entries.pop();
-                            decoded.lost.extend(entries);
+                            decoded.spare.extend(entries);
                             return Err(error);
                         }
                     }
                 };
                 decoded.messages += 1;
                 decoded.chunks = Some(entries);
-                visit(MessageView {
+                let _ = visit(MessageView {
                     first_chunk,
                     payload: &payload,
                     ..view
@@ -159,7 +165,7 @@ impl Chunks {
             // The message begins anew: published again after an error, or delivered again.
             let is_again = before.entries.contains(&position);
             decoded
-                .lost
+                .spare
                 .extend(before.entries.into_iter().filter(|_| !is_again));
         }
         if !self.incomplete.contains_key(uuid) {
@@ -176,7 +182,8 @@ impl Chunks {
         if incomplete.entries.len() > CHUNKS_MAX {
             self.assembler.discard(uuid);
             if let Some(incomplete) = self.incomplete.remove(uuid) {
-                decoded.lost.extend(incomplete.entries);
+                let reason = "a message has too many chunks";
+                decoded.lost.push(Lost::new(incomplete.entries, reason));
             }
         }
         let (incomplete, order) = (&self.incomplete, &mut self.order);
@@ -202,7 +209,8 @@ impl Chunks {
             if self.incomplete.get(uuid).is_some_and(is_it) {
                 self.assembler.discard(uuid);
                 if let Some(incomplete) = self.incomplete.remove(uuid) {
-                    decoded.lost.extend(incomplete.entries);
+                    let reason = "the rest of the message did not come in time";
+                    decoded.lost.push(Lost::new(incomplete.entries, reason));
                 }
             }
             self.order.pop_front();

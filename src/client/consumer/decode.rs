@@ -1,20 +1,24 @@
 //! From entries to messages: checksum, decompression, batches, chunks. Pure.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    fmt::Display,
+    ops::ControlFlow,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    ack_set,
     acknowledgements::Position,
     chunks::Chunks,
     message::{MessageView, QueuedEntry},
+    open_batch::{BatchCursor, OpenBatch},
     options::ConsumerOptions,
     start::StartPosition,
 };
 use crate::protocol::{
-    batch::BatchReader,
     compression,
     message::{EncodedParts, MetadataView},
     proto::pulsar::{BrokerEntryMetadata, CompressionType, command_ack::ValidationError},
@@ -38,23 +42,79 @@ pub(crate) struct Input<'a> {
     pub(crate) now: Duration,
 }
 
+/// Takes a message, and says whether it takes a further one now.
+pub(crate) type Visit<'a> = dyn FnMut(MessageView<'_>) -> ControlFlow<()> + 'a;
+
 /// What became of an entry.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Decoded {
     /// Messages that were handed out.
     pub(crate) messages: u32,
+    /// Of a batch, the place of the last one of them.
+    pub(crate) last: Option<u32>,
+    /// It is a batch of which no further message was taken: the rest of it.
+    pub(crate) rest: Option<OpenBatch>,
     /// It cannot be read, from the first message on that was not handed out.
-    pub(crate) invalid: Option<ValidationError>,
+    pub(crate) invalid: Option<Unreadable>,
     /// It was the last one of a message: all entries of that.
     pub(crate) chunks: Option<Vec<Position>>,
-    /// Entries of messages that will not be completed: acknowledge them, they are lost.
-    pub(crate) lost: Vec<Position>,
+    /// Messages that will not be completed: acknowledge their entries, they are lost.
+    pub(crate) lost: Vec<Lost>,
+    /// Entries that are of no use, because what they hold is in others as well: acknowledge them.
+    pub(crate) spare: Vec<Position>,
+    /// It is part of a message larger than is taken here, and is to be left as it is: what is wrong.
+    pub(crate) too_large: Option<String>,
     /// Entries of messages that will not be completed: have them delivered again.
     pub(crate) again: Vec<Position>,
     /// It is kept until the rest of its message comes: if the connection is lost before that, it is needed once more.
     pub(crate) is_waiting: bool,
     /// Of a batch of which the broker says that part is acknowledged: its size.
     pub(crate) part_of: Option<u32>,
+}
+
+/// Why an entry, or the rest of it, cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    /// What the broker is told.
+    pub(crate) code: ValidationError,
+    /// For people.
+    pub(crate) reason: String,
+}
+
+impl Unreadable {
+    pub(super) fn new(code: ValidationError, reason: impl Display) -> Self {
+        let reason = reason.to_string();
+        Self { code, reason }
+    }
+}
+
+/// A message in several entries that will not be completed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Those of its entries that came.
+    pub(crate) entries: Vec<Position>,
+    /// Why not, for people.
+    pub(crate) reason: String,
+}
+
+impl Lost {
+    pub(super) fn new(entries: Vec<Position>, reason: impl Display) -> Self {
+        let reason = reason.to_string();
+        Self { entries, reason }
+    }
+}
+
+impl Decoded {
+    /// Whether there is nothing to be acknowledged, asked for again or remembered of it.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.invalid.is_none()
+            && self.chunks.is_none()
+            && self.lost.is_empty()
+            && self.spare.is_empty()
+            && self.too_large.is_none()
+            && self.again.is_empty()
+            && self.part_of.is_none()
+    }
 }
 
 impl Decoder {
@@ -64,7 +124,7 @@ impl Decoder {
             topic,
             partition,
             max_message_size: options.max_message_size,
-            chunks: Chunks::new(options.chunks, options.max_message_size),
+            chunks: Chunks::new(options.chunks),
         }
     }
 
@@ -73,12 +133,9 @@ impl Decoder {
         self.chunks.clear();
     }
 
-    /// Hands out the messages of an entry that are wanted: not acknowledged, not before `start`.
-    pub(crate) fn decode(
-        &mut self,
-        input: Input<'_>,
-        visit: &mut dyn FnMut(MessageView<'_>),
-    ) -> Decoded {
+    /// Hands out the messages of an entry that are wanted: not acknowledged, not before `start`. The messages of a batch are
+    /// made one by one, as long as `visit` takes them: a small entry may be a batch of millions.
+    pub(crate) fn decode(&mut self, input: Input<'_>, visit: &mut Visit<'_>) -> Decoded {
         let mut decoded = Decoded::default();
         self.chunks.expire(input.now, &mut decoded);
         if let Err(error) = self.read(input, visit, &mut decoded) {
@@ -90,23 +147,25 @@ impl Decoder {
     fn read(
         &mut self,
         input: Input<'_>,
-        visit: &mut dyn FnMut(MessageView<'_>),
+        visit: &mut Visit<'_>,
         decoded: &mut Decoded,
-    ) -> Result<(), ValidationError> {
+    ) -> Result<(), Unreadable> {
         let Input { entry, start, .. } = input;
         // What cannot be read at all is told as a wrong checksum, as Apache's Java client does.
-        let unreadable = |_| ValidationError::ChecksumMismatch;
-        let parts = EncodedParts::split(entry.payload.clone()).map_err(unreadable)?;
+        let code = ValidationError::ChecksumMismatch;
+        let parts = EncodedParts::split(entry.payload.clone())
+            .map_err(|error| Unreadable::new(code, error))?;
         parts
             .verify_checksum()
-            .map_err(|_| ValidationError::ChecksumMismatch)?;
-        let metadata =
-            MetadataView::read(&parts.metadata).ok_or(ValidationError::ChecksumMismatch)?;
+            .map_err(|error| Unreadable::new(code, error))?;
+        let metadata = MetadataView::read(&parts.metadata)
+            .ok_or_else(|| Unreadable::new(code, "its metadata cannot be read"))?;
         let broker_entry = match parts.broker_entry.clone() {
             // It is not the publisher's: a message is as good without it.
             Some(encoded) => BrokerEntryMetadata::decode(encoded).ok(),
             None => None,
         };
+        let common = OnceLock::new();
         let view = MessageView {
             topic: &self.topic,
             partition: self.partition,
@@ -115,6 +174,7 @@ impl Decoder {
             first_chunk: None,
             redelivery_count: entry.redelivery_count,
             metadata: &metadata,
+            common: &common,
             single: None,
             broker_entry: broker_entry.as_ref(),
             payload: &parts.payload,
@@ -126,7 +186,8 @@ impl Decoder {
         if metadata.is_encrypted() {
             if !start.leaves_out(entry.position(), None) {
                 decoded.messages += 1;
-                visit(view);
+                // There is no further one in this entry.
+                let _ = visit(view);
             }
             return Ok(());
         }
@@ -140,7 +201,7 @@ impl Decoder {
             None => {
                 if !start.leaves_out(entry.position(), None) {
                     decoded.messages += 1;
-                    visit(view);
+                    let _ = visit(view);
                 }
                 Ok(())
             }
@@ -152,33 +213,21 @@ fn read_batch(
     Input { entry, start, .. }: Input<'_>,
     view: MessageView<'_>,
     count: i32,
-    visit: &mut dyn FnMut(MessageView<'_>),
+    visit: &mut Visit<'_>,
     decoded: &mut Decoded,
-) -> Result<(), ValidationError> {
-    let malformed = |_| ValidationError::BatchDeSerializeError;
-    let size = u32::try_from(count).unwrap_or_default();
-    let messages = BatchReader::new(view.payload.clone(), count).map_err(malformed)?;
+) -> Result<(), Unreadable> {
+    let mut cursor = BatchCursor::new(view.payload.clone(), count)?;
     // Only now the batch is known to have room for so many messages: a set of that size is made of it.
     if !entry.ack_set.is_empty() {
-        decoded.part_of = Some(size);
+        decoded.part_of = Some(cursor.size());
     }
-    for (index, message) in (0..).zip(messages) {
-        let (single, payload) = message.map_err(malformed)?;
-        if single.compacted_out()
-            || !ack_set::is_left(&entry.ack_set, index)
-            || start.leaves_out(entry.position(), Some(index))
-        {
-            continue;
-        }
-        decoded.messages += 1;
-        visit(MessageView {
-            batch: Some((index, size)),
-            single: Some(&single),
-            payload: &payload,
-            ..view
-        });
+    let walked = cursor.walk(view, &entry.ack_set, start, visit);
+    decoded.messages = walked.messages;
+    decoded.last = walked.last;
+    if !walked.is_over {
+        decoded.rest = Some(OpenBatch::new(cursor, view, &entry.ack_set));
     }
-    Ok(())
+    walked.invalid.map_or(Ok(()), Err)
 }
 
 /// The payload before it was compressed.
@@ -186,15 +235,18 @@ pub(super) fn decompress(
     metadata: &MetadataView<'_>,
     payload: &Bytes,
     limit: usize,
-) -> Result<Bytes, ValidationError> {
+) -> Result<Bytes, Unreadable> {
     let codec = CompressionType::try_from(metadata.compression.unwrap_or_default())
-        .map_err(|_| ValidationError::DecompressionError)?;
+        .map_err(|error| Unreadable::new(ValidationError::DecompressionError, error))?;
     let claimed = metadata.uncompressed_size.unwrap_or_default();
-    compression::decompress(codec, payload, claimed, limit).map_err(|error| match error {
-        compression::CompressionError::TooLarge { .. } => {
-            ValidationError::UncompressedSizeCorruption
-        }
-        _ => ValidationError::DecompressionError,
+    compression::decompress(codec, payload, claimed, limit).map_err(|error| {
+        let code = match error {
+            compression::CompressionError::TooLarge { .. } => {
+                ValidationError::UncompressedSizeCorruption
+            }
+            _ => ValidationError::DecompressionError,
+        };
+        Unreadable::new(code, error)
     })
 }
 
@@ -230,9 +282,46 @@ mod tests {
         };
         let decoded = decoder.decode(input, &mut |_| panic!("no message"));
         assert_eq!(
-            decoded.invalid,
+            decoded.invalid.map(|unreadable| unreadable.code),
             Some(ValidationError::BatchDeSerializeError)
         );
         assert_eq!(decoded.part_of, None);
+    }
+
+    /// A chunk of two of a message that claims so many bytes.
+    fn chunk(decoder: &mut Decoder, total: i32) -> Decoded {
+        let metadata = MessageMetadata {
+            uuid: Some("u".to_owned()),
+            chunk_id: Some(0),
+            num_chunks_from_msg: Some(2),
+            total_chunk_msg_size: Some(total),
+            ..MessageMetadata::default()
+        };
+        let payload = Bytes::from_static(b"the beginning");
+        let entry = QueuedEntry {
+            ledger_id: 1,
+            entry_id: 1,
+            redelivery_count: 0,
+            ack_set: Vec::new(),
+            epoch: None,
+            count: 1,
+            payload: message::encode(&metadata, payload, MessageForm::default()).to_bytes(),
+        };
+        let input = Input {
+            entry: &entry,
+            start: &StartPosition::unset(),
+            now: Duration::ZERO,
+        };
+        decoder.decode(input, &mut |_| panic!("no message"))
+    }
+
+    #[test]
+    fn a_large_message_in_chunks_is_taken_and_one_that_is_too_large_left_as_it_is() {
+        let mut decoder = Decoder::new("t".into(), None, &ConsumerOptions::new("s"));
+        assert!(chunk(&mut decoder, (64 << 20) + 1).is_waiting);
+        let decoded = chunk(&mut decoder, (512 << 20) + 1);
+        assert!(decoded.too_large.is_some());
+        assert!(decoded.lost.is_empty() && decoded.spare.is_empty());
+        assert!(decoded.invalid.is_none() && decoded.again.is_empty());
     }
 }

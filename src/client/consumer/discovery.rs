@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     client::{
+        clock::Deadline,
         connection::Connection,
         error::{ClientError, CloseReason, RequestError},
         pulsar_client::PulsarClient,
@@ -80,12 +81,13 @@ impl Matcher {
         &self,
         client: &PulsarClient,
         create: bool,
+        deadline: Deadline,
     ) -> Result<Vec<TopicName>, ClientError> {
         match self {
             Self::Named(topics) => {
                 let mut found = BTreeSet::new();
                 for topic in topics {
-                    found.extend(partitions_of(client, topic, create).await?);
+                    found.extend(partitions_of(client, topic, create, deadline).await?);
                 }
                 Ok(found.into_iter().collect())
             }
@@ -95,7 +97,7 @@ impl Matcher {
                 mode,
                 ..
             } => {
-                let names = retry(client, || {
+                let names = retry(client, deadline, || {
                     client.lookups().topics_of_namespace(namespace, *mode)
                 })
                 .await?;
@@ -118,15 +120,16 @@ async fn partitions_of(
     client: &PulsarClient,
     topic: &TopicName,
     create: bool,
+    deadline: Deadline,
 ) -> Result<Vec<TopicName>, ClientError> {
     if topic.partition().is_some() {
         return Ok(vec![topic.clone()]);
     }
     let lookups = client.lookups();
     let count = if create {
-        retry(client, || lookups.partitions_or_create(topic)).await?
+        retry(client, deadline, || lookups.partitions_or_create(topic)).await?
     } else {
-        retry(client, || lookups.partitions(topic)).await?
+        retry(client, deadline, || lookups.partitions(topic)).await?
     };
     if count == 0 {
         return Ok(vec![topic.clone()]);
@@ -143,18 +146,18 @@ async fn partitions_of(
         .map_err(|_| ClientError::InvalidOptions("the name of the topic is too long"))
 }
 
-/// Tries while the error may pass, within the client's `operation_timeout`.
+/// Tries while the error may pass, until the deadline.
 async fn retry<T, F: Future<Output = Result<T, crate::client::LookupError>>>(
     client: &PulsarClient,
+    deadline: Deadline,
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, ClientError> {
-    let limit = client.options().operation_timeout;
-    let mut last = ClientError::NotConnected;
+    let mut last = None;
     let attempts = async {
         let delays = crate::client::Backoff::new(client.options().backoff, rand::random());
         for delay in delays {
             match attempt().await.map_err(ClientError::from) {
-                Err(error) if error.is_retryable() => last = error,
+                Err(error) if error.is_retryable() => last = Some(error),
                 result => return result,
             }
             tokio::time::sleep(delay).await;
@@ -163,15 +166,12 @@ async fn retry<T, F: Future<Output = Result<T, crate::client::LookupError>>>(
     };
     let result = client
         .stop()
-        .run_until_cancelled(tokio::time::timeout(limit, attempts))
+        .run_until_cancelled(deadline.keep(attempts))
         .await;
     match result {
         None => Err(ClientError::Closed),
-        Some(Ok(result)) => result,
-        Some(Err(_)) => Err(ClientError::Timeout {
-            limit,
-            last: Box::new(last),
-        }),
+        Some(Some(result)) => result,
+        Some(None) => Err(deadline.error(last)),
     }
 }
 
@@ -339,7 +339,8 @@ impl Discovery {
             let Some(set) = self.set.upgrade() else {
                 return;
             };
-            let found = match self.matcher.find(&set.client, false).await {
+            let deadline = Deadline::within(set.client.options().operation_timeout);
+            let found = match self.matcher.find(&set.client, false, deadline).await {
                 Ok(found) => found,
                 Err(error) => {
                     debug!(%error, "cannot look for new topics");
@@ -349,7 +350,7 @@ impl Discovery {
             if self.matcher.is_pattern() {
                 set.retain(&found);
             }
-            if let Err(error) = set.add(found).await {
+            if let Err(error) = set.add(found, deadline).await {
                 debug!(%error, "cannot subscribe to a new topic");
             }
         }

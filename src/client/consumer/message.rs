@@ -1,6 +1,6 @@
 //! What a consumer hands out: a view of a message, a message of its own, or an entry as it came.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -24,6 +24,8 @@ pub struct MessageView<'a> {
     pub(crate) first_chunk: Option<Position>,
     pub(crate) redelivery_count: u32,
     pub(crate) metadata: &'a MetadataView<'a>,
+    /// What the messages of the entry that are kept have in common.
+    pub(crate) common: &'a OnceLock<EntryMetadata>,
     pub(crate) single: Option<&'a SingleMessageMetadata>,
     pub(crate) broker_entry: Option<&'a BrokerEntryMetadata>,
     pub(crate) payload: &'a Bytes,
@@ -151,6 +153,11 @@ impl<'a> MessageView<'a> {
         }
     }
 
+    /// What it has in common with the other messages of its entry, as a value to be shared.
+    pub(crate) fn entry_metadata(&self) -> &'a EntryMetadata {
+        self.common.get_or_init(|| EntryMetadata::of(self.metadata))
+    }
+
     /// The same as a value of its own.
     pub fn to_message(&self) -> ReceivedMessage {
         let owned = |text: &str| text.to_owned();
@@ -171,6 +178,7 @@ impl<'a> MessageView<'a> {
         } else {
             self.payload.clone()
         };
+        let common = self.entry_metadata();
         ReceivedMessage {
             id: self.id(),
             topic: Arc::clone(self.topic),
@@ -181,16 +189,46 @@ impl<'a> MessageView<'a> {
             properties,
             publish_time: self.publish_time(),
             event_time: self.event_time(),
-            producer_name: self.metadata.producer_name.to_owned(),
+            producer_name: Arc::clone(&common.producer_name),
             sequence_id: self.sequence_id(),
             redelivery_count: self.redelivery_count,
-            schema_version: self.metadata.schema_version.map(Bytes::copy_from_slice),
+            schema_version: common.schema_version.clone(),
             index: self.index(),
             broker_publish_time: self.broker_entry.and_then(|entry| entry.broker_timestamp),
             is_null: self.is_null(),
             is_encrypted: self.is_encrypted(),
-            replicated_from: self.metadata.replicated_from.map(owned),
+            replicated_from: common.replicated_from.clone(),
         }
+    }
+}
+
+/// What the messages of an entry have in common and can be large: made once, however many of them are kept.
+#[derive(Debug, Clone)]
+pub(crate) struct EntryMetadata {
+    producer_name: Arc<str>,
+    schema_version: Option<Bytes>,
+    replicated_from: Option<Arc<str>>,
+}
+
+impl EntryMetadata {
+    /// A copy of what the metadata of an entry says.
+    fn of(metadata: &MetadataView<'_>) -> Self {
+        Self {
+            producer_name: metadata.producer_name.into(),
+            schema_version: metadata.schema_version.map(Bytes::copy_from_slice),
+            replicated_from: metadata.replicated_from.map(Arc::from),
+        }
+    }
+
+    /// What these messages were made of, with the numbers of their entry.
+    pub(crate) fn view(&self, sequence_id: u64, publish_time: u64) -> MetadataView<'_> {
+        let mut metadata = MetadataView::default();
+        metadata.producer_name = &self.producer_name;
+        metadata.sequence_id = sequence_id;
+        metadata.publish_time = publish_time;
+        metadata.schema_version = self.schema_version.as_deref();
+        metadata.replicated_from = self.replicated_from.as_deref();
+        metadata
     }
 }
 
@@ -215,8 +253,8 @@ pub struct ReceivedMessage {
     pub publish_time: u64,
     /// What its application set as its time, in milliseconds since 1970.
     pub event_time: Option<u64>,
-    /// Who published it.
-    pub producer_name: String,
+    /// Who published it. Shared with the other messages of its entry.
+    pub producer_name: Arc<str>,
     /// Its number, as its producer counts.
     pub sequence_id: u64,
     /// How often it was asked for again, as the broker counts.
@@ -232,18 +270,19 @@ pub struct ReceivedMessage {
     /// Whether the payload is still encrypted; then it is compressed and may be a whole batch.
     pub is_encrypted: bool,
     /// The cluster that it was replicated from.
-    pub replicated_from: Option<String>,
+    pub replicated_from: Option<Arc<str>>,
 }
 
 impl ReceivedMessage {
-    /// The view of a message of a batch, which is what is left over when entries are received one way and then another.
-    pub(crate) fn with_view(&self, visit: &mut dyn FnMut(MessageView<'_>)) {
-        let mut metadata = MetadataView::default();
-        metadata.producer_name = &self.producer_name;
-        metadata.sequence_id = self.sequence_id;
-        metadata.publish_time = self.publish_time;
-        metadata.schema_version = self.schema_version.as_deref();
-        metadata.replicated_from = self.replicated_from.as_deref();
+    /// The view of a message that was made to see whether there is one.
+    pub(crate) fn with_view(&self, visit: impl FnOnce(MessageView<'_>)) {
+        let common = EntryMetadata {
+            producer_name: Arc::clone(&self.producer_name),
+            schema_version: self.schema_version.clone(),
+            replicated_from: self.replicated_from.clone(),
+        };
+        let metadata = common.view(self.sequence_id, self.publish_time);
+        let common = OnceLock::from(common.clone());
         let property = |(key, value): &(String, String)| KeyValue {
             key: key.clone(),
             value: value.clone(),
@@ -267,6 +306,7 @@ impl ReceivedMessage {
             first_chunk: None,
             redelivery_count: self.redelivery_count,
             metadata: &metadata,
+            common: &common,
             single: Some(&single),
             broker_entry: None,
             payload: &self.payload,

@@ -11,9 +11,12 @@ mod decode;
 mod discovery;
 mod error;
 mod message;
+mod open_batch;
 mod options;
 mod ready;
 mod receiving;
+#[cfg(test)]
+mod receiving_tests;
 mod redelivery;
 #[cfg(test)]
 mod scripted_delivery_tests;
@@ -28,9 +31,14 @@ mod task;
 mod topic;
 mod unsent;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll},
+};
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot::error::TryRecvError, watch};
 
 pub use self::{
     error::{AckError, ReceiveError},
@@ -119,8 +127,8 @@ impl Consumer {
         set.over().map_or(Ok(None), Err)
     }
 
-    /// Waits for messages of one topic and hands out all that are here, of up to `max_entries` entries, without making
-    /// values of them. Returns how many that were, at least 1. Cancel-safe. `visit` must not receive from the same
+    /// Waits for messages of one topic and hands out all that are here, of up to `max_entries` entries and at most 65,536
+    /// messages at a time, without making values of them. Returns how many that were, at least 1. Cancel-safe. `visit` must not receive from the same
     /// consumer; it may acknowledge.
     ///
     /// # Errors
@@ -137,8 +145,8 @@ impl Consumer {
         .await
     }
 
-    /// Waits for messages of one topic and puts those that are here into `messages`, of up to `max_entries` entries.
-    /// Cancel-safe.
+    /// Waits for messages of one topic and puts those that are here into `messages`, of up to `max_entries` entries and at
+    /// most 65,536 messages at a time. Cancel-safe.
     ///
     /// # Errors
     /// See [`ReceiveError`].
@@ -194,6 +202,17 @@ impl Consumer {
         let topic = self.set().topic_of(&message)?;
         let receipt = topic.acknowledge(&mut std::iter::once(message.message_id()))?;
         answer(receipt).await
+    }
+
+    /// As [`ack`](Self::ack) without waiting: what it would wait for is the receipt. It comes with the others of
+    /// [`ConsumerOptions::ack_grouping`], or soon after [`flush_acks`](Self::flush_acks).
+    ///
+    /// # Errors
+    /// See [`AckError`].
+    pub fn ack_later(&self, message: impl HasMessageId) -> Result<AckReceipt, AckError> {
+        let topic = self.set().topic_of(&message)?;
+        let answer = topic.acknowledge(&mut std::iter::once(message.message_id()))?;
+        Ok(AckReceipt { answer })
     }
 
     /// Acknowledges messages of one topic. Without [`ConsumerOptions::ack_receipt`] it never waits.
@@ -335,6 +354,14 @@ impl Consumer {
         self.set().topics().into_iter().map(status).collect()
     }
 
+    /// Entries that could not be read, or that were parts of messages that were never completed. They were acknowledged all
+    /// the same, with the reason where the protocol has one (`validation_error`), as Apache's clients do; each second the
+    /// first of them is logged.
+    pub fn discarded(&self) -> u64 {
+        let notices = &self.set().shared.notices;
+        notices.discarded.load(Ordering::Relaxed)
+    }
+
     /// Whether all topics are connected.
     pub fn is_connected(&self) -> bool {
         self.topics().iter().all(|topic| topic.is_connected)
@@ -360,9 +387,38 @@ impl fmt::Debug for Consumer {
 
 type Answer = tokio::sync::oneshot::Receiver<Result<(), AckError>>;
 
-async fn answer(receipt: Option<Answer>) -> Result<(), AckError> {
-    match receipt {
-        None => Ok(()),
-        Some(answer) => answer.await.unwrap_or(Err(AckError::Closed)),
+async fn answer(answer: Option<Answer>) -> Result<(), AckError> {
+    AckReceipt { answer }.await
+}
+
+/// What a broker answers to an acknowledgement, as a future. Dropped, it is sent all the same.
+#[derive(Debug)]
+pub struct AckReceipt {
+    /// `None`: nothing is waited for.
+    answer: Option<Answer>,
+}
+
+impl AckReceipt {
+    /// The answer, if it is there. Not to be asked again then.
+    pub fn try_answer(&mut self) -> Option<Result<(), AckError>> {
+        match self.answer.as_mut().map(Answer::try_recv) {
+            None => Some(Ok(())),
+            Some(Ok(answer)) => Some(answer),
+            Some(Err(TryRecvError::Empty)) => None,
+            Some(Err(TryRecvError::Closed)) => Some(Err(AckError::Closed)),
+        }
+    }
+}
+
+impl Future for AckReceipt {
+    type Output = Result<(), AckError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.answer {
+            None => Poll::Ready(Ok(())),
+            Some(answer) => Pin::new(answer)
+                .poll(context)
+                .map(|answer| answer.unwrap_or(Err(AckError::Closed))),
+        }
     }
 }

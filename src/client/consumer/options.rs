@@ -64,6 +64,11 @@ pub struct ConsumerOptions {
     pub receiver_queue_size: u32,
     /// The same for all topics of the consumer together: each gets its share, and at least 1.
     pub max_total_receiver_queue_size: u32,
+    /// Bytes of messages that may wait, of all topics of the consumer together: each gets its share, and at least one message.
+    /// A broker is asked for no more messages than have room by the size of those that came last, so that it sends fewer
+    /// ahead than [`receiver_queue_size`](Self::receiver_queue_size) says where messages are large. Whoever sends twice as
+    /// many bytes and 32 MiB all the same is subscribed to anew, with fewer messages asked for.
+    pub receiver_queue_bytes: usize,
     /// Which keys a consumer of a Key_Shared subscription gets.
     pub key_shared: Option<KeySharedPolicy>,
     /// Whether the position is replicated to the other clusters (PIP-33). `None`: as the subscription is.
@@ -89,7 +94,8 @@ pub struct ConsumerOptions {
     pub force_topic_creation: bool,
     /// Messages in several entries.
     pub chunks: ChunkOptions,
-    /// How large a message or batch may be when decompressed, in bytes. Larger ones are acknowledged and dropped.
+    /// How large a message or batch in one entry may be when decompressed, in bytes. Larger ones are dropped as
+    /// [unreadable](super::Consumer::discarded).
     pub max_message_size: usize,
     /// How often is looked for new partitions. `None` = never.
     pub auto_update_partitions: Option<Duration>,
@@ -113,6 +119,7 @@ impl ConsumerOptions {
             priority_level: 0,
             receiver_queue_size: 1000,
             max_total_receiver_queue_size: 50_000,
+            receiver_queue_bytes: 64 << 20,
             key_shared: None,
             replicate_subscription_state: None,
             ack_timeout: None,
@@ -187,6 +194,9 @@ pub struct ChunkOptions {
     pub max_incomplete: usize,
     /// Bytes that all incomplete messages together may hold.
     pub max_bytes: usize,
+    /// How large a message may be, before and after it is decompressed, in bytes; no more than `max_bytes`. One that says that
+    /// it is larger is left out with a warning and is not acknowledged: others may take it.
+    pub max_message_size: usize,
     /// How long the rest of a message is waited for; then its chunks are acknowledged
     /// (`expireTimeOfIncompleteChunkedMessage`). `None` = for ever.
     pub expire_after: Option<Duration>,
@@ -196,11 +206,12 @@ pub struct ChunkOptions {
 }
 
 impl Default for ChunkOptions {
-    /// 10 messages, 128 MiB, one minute.
+    /// 10 messages, 512 MiB for one and for all together, one minute.
     fn default() -> Self {
         Self {
             max_incomplete: 10,
-            max_bytes: 128 << 20,
+            max_bytes: 512 << 20,
+            max_message_size: 512 << 20,
             expire_after: Some(Duration::from_secs(60)),
             ack_oldest_when_full: false,
         }

@@ -80,7 +80,7 @@ mod tests {
     use crate::{
         client::{
             clock::Clock,
-            consumer::{options::ConsumerOptions, topic::Shared},
+            consumer::{options::ConsumerOptions, state::QueueSize, topic::Shared},
         },
         naming::TopicName,
     };
@@ -96,9 +96,17 @@ mod tests {
             ready: Arc::clone(&ready),
             changes: Arc::new(watch::Sender::new(0)),
             tracker: TaskTracker::new(),
+            notices: Arc::default(),
         };
         let name = TopicName::parse("persistent://public/default/t").unwrap();
-        let topic = Arc::new(TopicConsumer::new(name, 10, &shared));
+        let topic = Arc::new(TopicConsumer::new(
+            name,
+            QueueSize {
+                messages: 10,
+                bytes: 1000,
+            },
+            &shared,
+        ));
         ready.push(&topic);
         let left = Arc::downgrade(&topic);
         drop(topic);

@@ -1,17 +1,28 @@
 //! The receiving end of a consumer of one topic: takes entries, makes messages of them and gives permits back.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tracing::warn;
 
 use super::{
     acknowledgements::Position,
-    decode::{Decoded, Decoder, Input},
+    decode::{Decoded, Decoder, Input, Visit},
     message::{MessageView, QueuedEntry, RawEntry, ReceivedMessage},
+    open_batch::OpenBatch,
     options::ConsumerOptions,
     start::StartPosition,
     state::{Consumed, State, Ticket},
-    topic::TopicConsumer,
+    topic::{Inner, TopicConsumer},
 };
-use crate::client::message_id::MessageId;
+use crate::client::{message_id::MessageId, throttle::Throttle};
 
 /// What one receiver at a time works with.
 #[derive(Debug)]
@@ -20,11 +31,33 @@ pub(super) struct Receiving {
     /// To what all that is here belongs.
     ticket: Ticket,
     start: StartPosition,
-    /// Taken, not decoded yet. Empty but during a call.
+    /// Taken, not decoded yet. Mostly empty but during a call.
     entries: VecDeque<QueuedEntry>,
-    /// The rest of a batch.
-    rest: VecDeque<(ReceivedMessage, Consumed)>,
+    /// The batch of which not all messages were handed out, and the permits that these have.
+    open: Option<(OpenBatch, u32)>,
+    /// The message that was made to see whether there is one: it is the next one.
+    peeked: Option<(ReceivedMessage, Step)>,
     has_ack_timeout: bool,
+}
+
+/// What went wrong with a consumer, of all its topics.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    /// Entries that could not be read and were acknowledged all the same.
+    pub(super) discarded: AtomicU64,
+    unreadable: Throttle,
+    /// For lost connections.
+    pub(super) lost: Throttle,
+}
+
+/// What handing out messages came to, to be told to the state.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    messages: u32,
+    permits: u32,
+    /// `None`: it is not done with.
+    consumed: Option<Consumed>,
+    position: Position,
 }
 
 impl Receiving {
@@ -35,7 +68,8 @@ impl Receiving {
             ticket: Ticket::default(),
             start: StartPosition::unset(),
             entries: VecDeque::new(),
-            rest: VecDeque::new(),
+            open: None,
+            peeked: None,
             has_ack_timeout: options.ack_timeout.is_some(),
         }
     }
@@ -46,14 +80,78 @@ impl Receiving {
         if self.ticket == ticket {
             return;
         }
+        let peeked = self.peeked.take().map_or(0, |(_, step)| step.permits);
+        let open = self.open.take().map_or(0, |(_, permits)| permits);
+        let counts = self.entries.drain(..).map(|entry| entry.count);
+        let left = counts.fold(peeked.saturating_add(open), u32::saturating_add);
         // Those of another attachment count no more, which the state knows.
-        let left = u32::try_from(self.rest.len()).unwrap_or(u32::MAX);
         state.consumed(self.ticket, left, None);
-        self.rest.clear();
-        self.entries.clear();
         self.decoder.clear();
         self.start = state.start().clone();
         self.ticket = ticket;
+    }
+
+    /// Whether something waits behind the queue of the state.
+    fn has_rest(&self) -> bool {
+        self.open.is_some() || self.peeked.is_some() || !self.entries.is_empty()
+    }
+
+    /// Goes on with the batch that is open, or else with the next entry: hands out messages as long as `visit` takes them.
+    /// `None`: there is neither.
+    fn step(
+        &mut self,
+        topic: &TopicConsumer,
+        now: Duration,
+        visit: &mut Visit<'_>,
+    ) -> Option<Step> {
+        if let Some((mut batch, mut permits_left)) = self.open.take() {
+            let position = batch.position();
+            let walked = batch.walk(&self.start, visit);
+            if let Some(unreadable) = &walked.invalid {
+                self.with_state(topic, |state| {
+                    let acknowledgements = state.acknowledgements();
+                    acknowledgements.invalid(position, unreadable.code);
+                });
+                topic.tell_discarded(position, &unreadable.reason, 1, now);
+            }
+            let permits = if walked.is_over {
+                permits_left
+            } else {
+                walked.messages.min(permits_left)
+            };
+            permits_left -= permits;
+            if !walked.is_over {
+                self.open = Some((batch, permits_left));
+            }
+            let of_message = |index| Consumed::message(position, index);
+            let consumed = if walked.is_over {
+                Some(Consumed::entry(position))
+            } else {
+                walked.last.map(of_message)
+            };
+            return Some(Step {
+                messages: walked.messages,
+                permits,
+                consumed,
+                position,
+            });
+        }
+        let entry = self.entries.pop_front()?;
+        let position = entry.position();
+        let mut decoded = self.decode(topic, &entry, now, visit);
+        let mut step = Step {
+            messages: decoded.messages,
+            permits: entry.count.max(decoded.messages),
+            consumed: (!decoded.is_waiting).then(|| Consumed::entry(position)),
+            position,
+        };
+        if let Some(rest) = decoded.rest.take() {
+            step.permits = decoded.messages.min(entry.count);
+            let of_message = |index| Consumed::message(position, index);
+            step.consumed = decoded.last.map(of_message);
+            self.open = Some((rest, entry.count - step.permits));
+        }
+        Some(step)
     }
 
     /// Decodes an entry and tells the state what is to be acknowledged of it.
@@ -62,7 +160,7 @@ impl Receiving {
         topic: &TopicConsumer,
         entry: &QueuedEntry,
         now: Duration,
-        visit: &mut dyn FnMut(MessageView<'_>),
+        visit: &mut Visit<'_>,
     ) -> Decoded {
         let input = Input {
             entry,
@@ -70,25 +168,27 @@ impl Receiving {
             now,
         };
         let decoded = self.decoder.decode(input, visit);
-        let is_plain = Decoded {
-            messages: decoded.messages,
-            ..Decoded::default()
-        } == decoded;
-        if !is_plain {
-            let mut inner = topic.inner.lock();
-            if inner.state.ticket() == self.ticket {
-                apply(&mut inner.state, entry, &decoded, now);
-            }
+        if !decoded.is_plain() {
+            self.with_state(topic, |state| apply(state, entry, &decoded, now));
+            topic.tell_unreadable(entry.position(), &decoded, now);
         }
         decoded
+    }
+
+    /// Changes the state, unless what is here does not belong to it any more.
+    fn with_state(&self, topic: &TopicConsumer, change: impl FnOnce(&mut State)) {
+        let mut inner = topic.inner.lock();
+        if inner.state.ticket() == self.ticket {
+            change(&mut inner.state);
+        }
     }
 }
 
 /// What a decoded entry means for acknowledgements.
 fn apply(state: &mut State, entry: &QueuedEntry, decoded: &Decoded, now: Duration) {
     let position = entry.position();
-    if let Some(error) = decoded.invalid {
-        state.acknowledgements().invalid(position, error);
+    if let Some(unreadable) = &decoded.invalid {
+        state.acknowledgements().invalid(position, unreadable.code);
     }
     if let Some(size) = decoded.part_of {
         state
@@ -98,10 +198,10 @@ fn apply(state: &mut State, entry: &QueuedEntry, decoded: &Decoded, now: Duratio
     if let Some(chunks) = &decoded.chunks {
         state.acknowledgements().delivered_in_chunks(chunks.clone());
     }
-    if !decoded.lost.is_empty() {
-        state
-            .acknowledgements()
-            .skipped(decoded.lost.iter().copied(), now);
+    let lost = decoded.lost.iter().flat_map(|lost| &lost.entries);
+    let dropped: Vec<Position> = lost.chain(&decoded.spare).copied().collect();
+    if !dropped.is_empty() {
+        state.acknowledgements().skipped(dropped, now);
     }
     state.redeliver(decoded.again.iter().copied());
 }
@@ -122,45 +222,63 @@ impl TopicConsumer {
             {
                 let mut inner = self.inner.lock();
                 receiving.drop_stale(&mut inner.state);
-                if let Some((message, consumed)) = receiving.rest.pop_front() {
-                    inner.state.consumed(receiving.ticket, 1, Some(consumed));
-                    if receiving.has_ack_timeout {
-                        let position = (message.id.ledger_id, message.id.entry_id);
-                        inner.state.delivered(position, now);
-                    }
-                    self.flush(&mut inner, now);
+                if let Some((message, step)) = receiving.peeked.take() {
+                    self.handed_out(receiving, &mut inner, step, now);
                     return Some(message);
                 }
-                inner.state.take(1, &mut receiving.entries);
-                self.flush(&mut inner, now);
+                if !receiving.has_rest() {
+                    inner.state.take(1, &mut receiving.entries);
+                    self.flush(&mut inner, now);
+                }
             }
-            let entry = receiving.entries.pop_front()?;
-            self.decode_to_rest(receiving, &entry, now);
+            let mut message = None;
+            let step = receiving.step(self, now, &mut |view| {
+                message = Some(view.to_message());
+                ControlFlow::Break(())
+            })?;
+            self.handed_out(receiving, &mut self.inner.lock(), step, now);
+            if message.is_some() {
+                return message;
+            }
         }
     }
 
-    /// Decodes an entry; its messages wait in `rest`, and what was left out of it is done with.
-    fn decode_to_rest(&self, receiving: &mut Receiving, entry: &QueuedEntry, now: Duration) {
-        let mut messages = Vec::new();
-        let decoded = receiving.decode(self, entry, now, &mut |view| {
-            messages.push(view.to_message());
-        });
-        let position = entry.position();
-        let last = messages.len();
-        for (number, message) in (1..).zip(messages) {
-            let consumed = match message.id.batch_index {
-                Some(index) if number < last => Consumed::message(position, index),
-                _ => Consumed::entry(position),
-            };
-            receiving.rest.push_back((message, consumed));
+    /// Messages are the application's now, or there were none.
+    fn handed_out(&self, receiving: &Receiving, inner: &mut Inner, step: Step, now: Duration) {
+        inner
+            .state
+            .consumed(receiving.ticket, step.permits, step.consumed);
+        if receiving.has_ack_timeout && step.messages > 0 {
+            inner.state.delivered(step.position, now);
         }
-        let left_out = entry.count.saturating_sub(decoded.messages);
-        if left_out > 0 || decoded.messages == 0 {
-            let is_over = decoded.messages == 0 && !decoded.is_waiting;
-            let consumed = is_over.then(|| Consumed::entry(position));
-            let mut inner = self.inner.lock();
-            inner.state.consumed(receiving.ticket, left_out, consumed);
-            self.flush(&mut inner, now);
+        self.flush(inner, now);
+    }
+
+    /// Tells what could not be read of an entry, and of those that waited for it.
+    fn tell_unreadable(&self, position: Position, decoded: &Decoded, now: Duration) {
+        if let Some(unreadable) = &decoded.invalid {
+            self.tell_discarded(position, &unreadable.reason, 1, now);
+        }
+        for lost in &decoded.lost {
+            let first = lost.entries.first().copied().unwrap_or(position);
+            self.tell_discarded(first, &lost.reason, lost.entries.len(), now);
+        }
+        if let Some(reason) = &decoded.too_large
+            && let Some(untold) = self.notices.unreadable.pass(now)
+        {
+            let (ledger, entry) = position;
+            warn!(topic = %self.text, ledger, entry, %reason, untold,
+                "a message is left out and not acknowledged");
+        }
+    }
+
+    fn tell_discarded(&self, position: Position, reason: &str, entries: usize, now: Duration) {
+        let entries = u64::try_from(entries).unwrap_or(u64::MAX);
+        self.notices.discarded.fetch_add(entries, Ordering::Relaxed);
+        if let Some(untold) = self.notices.unreadable.pass(now) {
+            let (ledger, entry) = position;
+            warn!(topic = %self.text, ledger, entry, %reason, untold,
+                "a message cannot be read: it is acknowledged and dropped");
         }
     }
 
@@ -173,19 +291,30 @@ impl TopicConsumer {
             {
                 let mut inner = self.inner.lock();
                 receiving.drop_stale(&mut inner.state);
-                if !receiving.rest.is_empty() {
+                if receiving.peeked.is_some() {
                     return true;
                 }
-                inner.state.take(1, &mut receiving.entries);
+                if !receiving.has_rest() {
+                    inner.state.take(1, &mut receiving.entries);
+                }
             }
-            let Some(entry) = receiving.entries.pop_front() else {
-                return false;
-            };
-            self.decode_to_rest(receiving, &entry, now);
+            let mut message = None;
+            let step = receiving.step(self, now, &mut |view| {
+                message = Some(view.to_message());
+                ControlFlow::Break(())
+            });
+            match (step, message) {
+                (None, _) => return false,
+                (Some(step), Some(message)) => receiving.peeked = Some((message, step)),
+                (Some(step), None) => {
+                    self.handed_out(receiving, &mut self.inner.lock(), step, now);
+                }
+            }
         }
     }
 
-    /// Hands out the messages of up to `max` entries and returns how many that were.
+    /// Hands out the messages of up to `max` entries and returns how many that were: at most [`MESSAGES_MAX`], the rest
+    /// comes with the next call.
     pub(crate) fn receive_each(
         self: &Arc<Self>,
         max: usize,
@@ -197,42 +326,49 @@ impl TopicConsumer {
         {
             let mut inner = self.inner.lock();
             receiving.drop_stale(&mut inner.state);
-            inner.state.take(max, &mut receiving.entries);
+            let wanted = max.saturating_sub(receiving.entries.len());
+            inner.state.take(wanted, &mut receiving.entries);
         }
-        let mut messages = 0u32;
+        let mut messages = 0usize;
         let mut permits = 0u32;
         let mut last = None;
         let mut delivered: Vec<Position> = Vec::new();
-        while let Some((message, consumed)) = receiving.rest.pop_front() {
+        let has_ack_timeout = receiving.has_ack_timeout;
+        let mut note = |step: Step| {
+            permits = permits.saturating_add(step.permits);
+            last = step.consumed.or(last);
+            if has_ack_timeout && step.messages > 0 {
+                delivered.push(step.position);
+            }
+        };
+        if let Some((message, step)) = receiving.peeked.take() {
             message.with_view(&mut *visit);
-            messages = messages.saturating_add(1);
-            permits = permits.saturating_add(1);
-            last = Some(consumed);
-            delivered.push((message.id.ledger_id, message.id.entry_id));
+            messages += 1;
+            note(step);
         }
-        while let Some(entry) = receiving.entries.pop_front() {
-            let decoded = receiving.decode(self, &entry, now, visit);
-            messages = messages.saturating_add(decoded.messages);
-            permits = permits.saturating_add(entry.count.max(decoded.messages));
-            if !decoded.is_waiting {
-                last = Some(Consumed::entry(entry.position()));
-            }
-            if receiving.has_ack_timeout && decoded.messages > 0 {
-                delivered.push(entry.position());
-            }
+        while messages < MESSAGES_MAX {
+            let step = receiving.step(self, now, &mut |view| {
+                visit(view);
+                messages += 1;
+                if messages < MESSAGES_MAX {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            });
+            let Some(step) = step else { break };
+            note(step);
         }
         {
             let mut inner = self.inner.lock();
             inner.state.consumed(receiving.ticket, permits, last);
-            if receiving.has_ack_timeout {
-                for position in delivered {
-                    inner.state.delivered(position, now);
-                }
+            for position in delivered {
+                inner.state.delivered(position, now);
             }
             self.flush(&mut inner, now);
         }
         self.push_if_more(receiving);
-        usize::try_from(messages).unwrap_or(usize::MAX)
+        messages
     }
 
     /// The next entry as it came, if there is one.
@@ -244,7 +380,9 @@ impl TopicConsumer {
             let mut inner = self.inner.lock();
             receiving.drop_stale(&mut inner.state);
             loop {
-                inner.state.take(1, &mut receiving.entries);
+                if receiving.entries.is_empty() {
+                    inner.state.take(1, &mut receiving.entries);
+                }
                 let Some(entry) = receiving.entries.pop_front() else {
                     break None;
                 };
@@ -280,14 +418,17 @@ impl TopicConsumer {
 
     /// Asks for a message where there is no queue.
     pub(crate) fn want_one(&self) {
-        if self.receiving.lock().rest.is_empty() {
+        if !self.receiving.lock().has_rest() {
             self.with_state(|state, _| state.want_one());
         }
     }
 
     fn push_if_more(self: &Arc<Self>, receiving: &Receiving) {
-        if !receiving.rest.is_empty() || self.inner.lock().state.has_entries() {
+        if receiving.has_rest() || self.inner.lock().state.has_entries() {
             self.ready.push(self);
         }
     }
 }
+
+/// Messages that are handed out at a time, however many entries are wanted: a batch may have millions.
+const MESSAGES_MAX: usize = 65_536;

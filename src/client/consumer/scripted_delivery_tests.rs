@@ -7,7 +7,7 @@ use crate::{
     client::ReaderOptions,
     protocol::{
         command::Command,
-        proto::pulsar::{MessageMetadata, base_command::Type},
+        proto::pulsar::{CommandAckResponse, MessageMetadata, base_command::Type},
     },
     testing::scripted_broker::{Received, ScriptedBroker, Step},
 };
@@ -226,4 +226,131 @@ async fn a_consumer_is_closed_behind_all_acknowledgements_even_without_room_for_
         assert_eq!(count, messages.len(), "with receipts: {ack_receipt}");
         broker.stop().await;
     }
+}
+
+#[tokio::test]
+async fn an_acknowledgement_for_later_has_its_answer_when_the_broker_gave_it() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        ack_receipt: true,
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    broker.push(vec![deliver(id, 0, "a")]);
+    let message = next(&consumer).await;
+    let mut receipt = consumer.ack_later(&message).unwrap();
+    broker.wait_for(Type::Ack, 1).await;
+    assert!(receipt.try_answer().is_none());
+    // The connection is lost before there was one: nobody knows.
+    broker.push(vec![Step::Close]);
+    let lost = receipt.await.unwrap_err();
+    assert!(
+        matches!(&lost, AckError::Client(error) if error.is_retryable()),
+        "{lost:?}"
+    );
+    broker.set_script(broker_script(&broker).on(Type::Ack, |received| {
+        let Command::Ack(ack) = &received.command else {
+            panic!("ACK has its rule")
+        };
+        vec![Step::Send(Command::from(CommandAckResponse {
+            consumer_id: ack.consumer_id,
+            request_id: ack.request_id,
+            ..CommandAckResponse::default()
+        }))]
+    }));
+    consumer.ack_later(&message).unwrap().await.unwrap();
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_seek_whose_connection_is_lost_is_asked_for_again() {
+    let (broker, client) = broker_with(|script| script).await;
+    let consumer = subscribe(&client, options()).await;
+    subscribed(&broker, 1).await;
+    let script = broker_script(&broker);
+    broker.set_script(script.on(Type::Seek, |received| match received.connection {
+        // The first one of topics; before it was that of lookups.
+        1 => vec![Step::Close],
+        _ => succeed(received),
+    }));
+    consumer.seek(SeekTo::Time(7)).await.unwrap();
+    assert_eq!(broker.received_of(Type::Seek).len(), 2);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn all_steps_of_subscribing_have_one_time_together() {
+    // Each step alone would be in time.
+    const STEP: Duration = Duration::from_millis(700);
+    let late = |answer: fn(&Received) -> Vec<Step>| {
+        move |received: &Received| {
+            let mut steps = vec![Step::Delay(STEP)];
+            steps.extend(answer(received));
+            steps
+        }
+    };
+    let (broker, client) = broker_with(|script| {
+        script
+            .on(
+                Type::PartitionedMetadata,
+                late(|received| {
+                    vec![Step::Send(crate::testing::scripted_broker::partitions(
+                        received.request_id(),
+                        0,
+                    ))]
+                }),
+            )
+            .on(Type::Subscribe, late(succeed))
+    })
+    .await;
+    let mut patient = client.options().clone();
+    patient.operation_timeout = Duration::from_secs(1);
+    patient.connection.request_timeout = Duration::from_secs(60);
+    let client = PulsarClient::new(broker.url().parse().unwrap(), patient);
+    let result = client.consumer(topic(), options()).await;
+    assert!(
+        matches!(result, Err(ClientError::Timeout { .. })),
+        "{result:?}"
+    );
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_sends_too_many_bytes_is_asked_for_fewer_messages() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        receiver_queue_bytes: 10_000_000,
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let first = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    // Small messages, so that all of the queue is asked for.
+    let mut asked = 0;
+    for entry_id in 0..600 {
+        broker.push(vec![deliver(first, entry_id, "x")]);
+        next(&consumer).await;
+        asked = broker.received_of(Type::Flow).len();
+    }
+    assert!(asked > 1, "nothing more was asked for");
+    let large = "x".repeat(4_000_000);
+    broker.push(
+        (600..620)
+            .map(|entry| deliver(first, entry, &large))
+            .collect(),
+    );
+    let again = subscribed(&broker, 2).await.consumer_id;
+    broker.wait_for(Type::Flow, asked + 1).await;
+    let flows = broker.received_of(Type::Flow);
+    let permits = flows.iter().find_map(|received| match &received.command {
+        Command::Flow(flow) if flow.consumer_id == again => Some(flow.message_permits),
+        _ => None,
+    });
+    assert!(permits.is_some_and(|permits| permits <= 10), "{permits:?}");
+    // What did not fit comes again, and is handed out.
+    broker.push(vec![deliver(again, 600, "again")]);
+    while next_text(&consumer).await != "again" {}
+    broker.stop().await;
 }

@@ -317,6 +317,7 @@ async fn entries_that_cannot_be_read_are_acknowledged_with_the_reason() {
         assert_eq!(ack.message_id[0].entry_id, number);
         assert_eq!(ack.validation_error, Some((*expected).into()), "{number}");
     }
+    assert_eq!(consumer.discarded(), 9);
     assert!(consumer.is_connected());
     broker.stop().await;
 }

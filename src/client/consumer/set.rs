@@ -13,12 +13,14 @@ use super::{
     message::HasMessageId,
     options::{ConsumerOptions, SeekTo, Topics},
     ready::ReadyTopics,
+    state::{QueueSize, Ticket},
     task::TopicTask,
     topic::{Shared, Status, TopicConsumer},
 };
 use crate::{
     client::{
-        clock::Clock,
+        clock::{Clock, Deadline},
+        connection::Connection,
         error::{ClientError, RequestError},
         message_id::MessageId,
         pulsar_client::PulsarClient,
@@ -48,8 +50,10 @@ impl ConsumerSet {
         topics: Topics,
         options: ConsumerOptions,
     ) -> Result<Arc<Self>, ClientError> {
+        let deadline = Deadline::within(client.options().operation_timeout);
         let matcher = Matcher::new(topics)?;
-        let found = matcher.find(&client, options.force_topic_creation).await?;
+        let create = options.force_topic_creation;
+        let found = matcher.find(&client, create, deadline).await?;
         let is_pattern = matcher.is_pattern();
         options.check(if is_pattern { 2 } else { found.len() })?;
         let ready = Arc::new(ReadyTopics::default());
@@ -60,6 +64,7 @@ impl ConsumerSet {
             ready: Arc::clone(&ready),
             changes: Arc::new(watch::Sender::new(0)),
             tracker: client.tracker().clone(),
+            notices: Arc::default(),
             options: Arc::new(options),
         };
         let consumer_name = shared
@@ -77,7 +82,7 @@ impl ConsumerSet {
         });
         // Until all are subscribed; then the handle does it.
         let guard = set.shared.stop.clone().drop_guard();
-        set.add(found).await?;
+        set.add(found, deadline).await?;
         if let Some(discovery) = Discovery::new(matcher, &set) {
             set.shared.tracker.spawn(discovery.run());
         }
@@ -86,7 +91,11 @@ impl ConsumerSet {
     }
 
     /// Subscribes to topics that are not there yet. The error is that of the first one that fails; it is not there then.
-    pub(super) async fn add(&self, names: Vec<TopicName>) -> Result<(), ClientError> {
+    pub(super) async fn add(
+        &self,
+        names: Vec<TopicName>,
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
         let new: Vec<TopicName> = {
             let topics = self.topics.lock();
             let is_new = |name: &TopicName| !topics.contains_key(name);
@@ -95,7 +104,11 @@ impl ConsumerSet {
         let count = u32::try_from(new.len() + self.topics.lock().len()).unwrap_or(u32::MAX);
         let options = &self.shared.options;
         let share = options.max_total_receiver_queue_size / count.max(1);
-        let queue_size = options.receiver_queue_size.min(share.max(1));
+        let bytes_share = options.receiver_queue_bytes / usize::try_from(count.max(1)).unwrap_or(1);
+        let queue_size = QueueSize {
+            messages: options.receiver_queue_size.min(share.max(1)),
+            bytes: bytes_share,
+        };
         let mut waiting = Vec::new();
         for name in new {
             let topic = Arc::new(TopicConsumer::new(name.clone(), queue_size, &self.shared));
@@ -105,6 +118,7 @@ impl ConsumerSet {
                 client: self.client.clone(),
                 consumer_name: self.consumer_name.clone(),
                 migrated: None,
+                deadline,
             };
             self.shared.tracker.spawn(task.run(subscribed));
             self.topics.lock().insert(name.clone(), topic);
@@ -238,12 +252,13 @@ impl TopicConsumer {
     pub(super) async fn last_message_id(
         &self,
     ) -> Result<(MessageId, Option<MessageId>), ClientError> {
-        let (connection, consumer_id, _) = self.connected(None).await?;
+        let deadline = Deadline::within(self.operation_timeout);
+        let (connection, consumer_id, _) = self.connected(None, deadline).await?;
         let command = Command::from(CommandGetLastMessageId {
             consumer_id,
             request_id: 0,
         });
-        match connection.request(command).await? {
+        match ask(&connection, command, deadline).await? {
             Command::GetLastMessageIdResponse(response) => Ok((
                 MessageId {
                     partition: self.name.partition(),
@@ -271,20 +286,55 @@ impl TopicConsumer {
     }
 
     pub(super) async fn unsubscribe(&self, force: bool) -> Result<(), ClientError> {
-        let (connection, consumer_id, _) = self.connected(None).await?;
+        let deadline = Deadline::within(self.operation_timeout);
+        let (connection, consumer_id, _) = self.connected(None, deadline).await?;
         let command = Command::from(CommandUnsubscribe {
             consumer_id,
             request_id: 0,
             force: Some(force),
         });
-        expect_success(connection.request(command).await?)?;
+        expect_success(ask(&connection, command, deadline).await?)?;
         self.inner.lock().is_unsubscribed = true;
         self.stop.cancel();
         Ok(())
     }
 
+    /// Moves the subscription. Where the connection is lost meanwhile, nobody knows whether it was moved: it is asked for
+    /// again.
     pub(super) async fn seek(&self, to: &SeekTo) -> Result<(), ClientError> {
-        let (connection, consumer_id, ticket) = self.connected(None).await?;
+        let deadline = Deadline::within(self.operation_timeout);
+        let mut after = None;
+        let mut lost = None;
+        loop {
+            let connected = match self.connected(after, deadline).await {
+                Ok(connected) => connected,
+                Err(ClientError::Timeout { .. }) if lost.is_some() => {
+                    return Err(deadline.error(lost));
+                }
+                Err(error) => return Err(error),
+            };
+            let ticket = connected.2;
+            match self.seek_on(connected, to, deadline).await {
+                Ok(()) => return self.connected(Some(ticket), deadline).await.map(|_| ()),
+                Err(ClientError::Request(error @ RequestError::Closed(_))) => {
+                    lost = Some(error.into());
+                    after = Some(ticket);
+                }
+                Err(error) => {
+                    warn!(topic = %self.text, "a seek failed: the consumer goes on where it was");
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// One SEEK on this connection.
+    async fn seek_on(
+        &self,
+        (connection, consumer_id, ticket): (Connection, u64, Ticket),
+        to: &SeekTo,
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
         self.drain().await;
         let id = match to {
             SeekTo::Id(id) => Some(id.clone()),
@@ -308,13 +358,12 @@ impl TopicConsumer {
                 SeekTo::Time(time) => Some(*time),
             },
         });
-        let answer = connection.request(command).await;
+        let answer = ask(&connection, command, deadline).await;
         given_up.disarm();
-        let result = answer.map_err(ClientError::from).and_then(expect_success);
+        let result = answer.and_then(expect_success);
         {
             let mut inner = self.inner.lock();
             if result.is_err() {
-                warn!(topic = %self.text, "a seek failed: the consumer goes on where it was");
                 inner.state.undo_seek(before);
             }
             // A broker closes the consumers of a subscription that it moves. Who refused, or does not do that, is
@@ -324,10 +373,19 @@ impl TopicConsumer {
             }
         }
         self.wake.notify_one();
-        match result {
-            Ok(()) => self.connected(Some(ticket)).await.map(|_| ()),
-            Err(error) => Err(error),
-        }
+        result
+    }
+}
+
+/// A request, for which there is no more time than until the deadline.
+async fn ask(
+    connection: &Connection,
+    command: Command,
+    deadline: Deadline,
+) -> Result<Command, ClientError> {
+    match deadline.keep(connection.request(command)).await {
+        Some(answer) => Ok(answer?),
+        None => Err(deadline.error(None)),
     }
 }
 

@@ -81,6 +81,8 @@ pub(crate) struct State {
     redeliver_all: bool,
     /// A seek is under way: what comes is from before it.
     is_seeking: bool,
+    /// More came than there is room for: what follows is dropped, and comes again with the next attachment.
+    is_overfull: bool,
     is_active: Option<bool>,
     has_ended: bool,
 }
@@ -112,8 +114,8 @@ impl Consumed {
 }
 
 impl State {
-    /// A consumer that was never attached. `queue_size` messages may come ahead.
-    pub(crate) fn new(options: &ConsumerOptions, queue_size: u32) -> Self {
+    /// A consumer that was never attached. So many messages may come ahead.
+    pub(crate) fn new(options: &ConsumerOptions, queue_size: QueueSize) -> Self {
         Self {
             is_shared: options.is_shared(),
             is_durable: options.durable,
@@ -142,6 +144,7 @@ impl State {
             redeliver: BTreeSet::new(),
             redeliver_all: false,
             is_seeking: false,
+            is_overfull: false,
             is_active: None,
             has_ended: false,
         }
@@ -169,6 +172,7 @@ impl State {
         self.consumer_id = consumer_id;
         self.ticket.attachment += 1;
         self.is_seeking = false;
+        self.is_overfull = false;
         self.is_active = None;
         self.begin_anew();
         self.permits.reset();
@@ -185,6 +189,7 @@ impl State {
 
     fn begin_anew(&mut self) {
         self.queue.clear();
+        self.permits.held = 0;
         self.ticket.beginning += 1;
     }
 
@@ -244,7 +249,8 @@ impl State {
         ticket: Ticket,
         entries: &mut Vec<QueuedEntry>,
     ) -> Result<bool, PermitsExceeded> {
-        if !self.is_of_this_attachment(ticket) || self.is_seeking || self.phase == Phase::Detached {
+        let is_unwanted = self.is_seeking || self.is_overfull || self.phase == Phase::Detached;
+        if !self.is_of_this_attachment(ticket) || is_unwanted {
             entries.clear();
             return Ok(false);
         }
@@ -257,11 +263,20 @@ impl State {
             }
             if entry.epoch.is_some_and(|epoch| epoch < self.epoch) {
                 self.permits.give_back(entry.count);
-            } else {
+            } else if self.permits.take_in(&entry) {
                 self.queue.push_back(entry);
+            } else {
+                self.is_overfull = true;
+                break;
             }
         }
+        entries.clear();
         Ok(self.queue.len() > before)
+    }
+
+    /// Whether more came than there is room for: only another attachment brings the rest.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.is_overfull
     }
 
     /// Takes up to `max` entries into `taken`, those left out that were acknowledged already, and says what they belong to.
@@ -270,6 +285,7 @@ impl State {
         while left > 0
             && let Some(entry) = self.queue.pop_front()
         {
+            self.permits.take_out(&entry);
             if self.acknowledgements.is_duplicate(entry.position()) {
                 self.permits.give_back(entry.count);
                 continue;
@@ -575,9 +591,11 @@ impl State {
         }
         // What waits here comes once more.
         let mut given_back = 0u32;
+        let permits = &mut self.permits;
         self.queue.retain(|entry| {
             let again = due.contains(&entry.position());
             if again {
+                permits.take_out(entry);
                 given_back = given_back.saturating_add(entry.count);
             }
             !again
@@ -610,11 +628,26 @@ impl State {
     }
 }
 
+/// How much may come before it is received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct QueueSize {
+    /// Messages. 0: one at a time.
+    pub(crate) messages: u32,
+    /// Bytes of their entries.
+    pub(crate) bytes: usize,
+}
+
 /// How many messages the broker may send.
 #[derive(Debug)]
 struct Permits {
     /// 0: one at a time.
     queue_size: u32,
+    /// Bytes that may wait.
+    bytes_max: usize,
+    /// Bytes that wait.
+    held: usize,
+    /// What a permit brings, in bytes: as much as the largest of the entries that came last for each of its messages.
+    message_size: usize,
     /// What the broker has left of what it was given: at least what it thinks itself. Below 0 after a batch that was
     /// larger.
     available: i64,
@@ -626,11 +659,14 @@ struct Permits {
 }
 
 impl Permits {
-    fn new(queue_size: u32) -> Self {
+    fn new(queue_size: QueueSize) -> Self {
         Self {
-            queue_size,
+            queue_size: queue_size.messages,
+            bytes_max: queue_size.bytes,
+            held: 0,
+            message_size: MESSAGE_SIZE_AT_FIRST,
             available: 0,
-            returned: queue_size,
+            returned: queue_size.messages,
             overshoot: 0,
             is_paused: false,
         }
@@ -640,6 +676,30 @@ impl Permits {
         self.available = 0;
         self.returned = self.queue_size;
         self.overshoot = 0;
+    }
+
+    /// An entry is to wait in the queue; says whether there is room for it.
+    fn take_in(&mut self, entry: &QueuedEntry) -> bool {
+        let size = size_of_entry(entry);
+        let messages = usize::try_from(entry.count).unwrap_or(usize::MAX);
+        let of_message = size / messages.max(1);
+        self.message_size = if of_message > self.message_size {
+            of_message
+        } else {
+            self.message_size - (self.message_size - of_message) / 8
+        };
+        let most = self.bytes_max.saturating_mul(2).saturating_add(BYTES_SPARE);
+        let held = self.held.saturating_add(size);
+        if held > most && self.held > 0 {
+            return false;
+        }
+        self.held = held;
+        true
+    }
+
+    /// An entry left the queue.
+    fn take_out(&mut self, entry: &QueuedEntry) {
+        self.held = self.held.saturating_sub(size_of_entry(entry));
     }
 
     /// An entry of `count` messages came.
@@ -679,15 +739,31 @@ impl Permits {
         }
     }
 
+    /// Of those that the broker will be given, how many there is room for, but for one at least where nothing waits.
+    fn grantable(&self) -> u32 {
+        let room = self.bytes_max.saturating_sub(self.held) / self.message_size.max(1);
+        let room = room.max(usize::from(self.held == 0));
+        let room = i64::try_from(room).unwrap_or(i64::MAX);
+        let free = room.saturating_sub(self.available);
+        u32::try_from(free.clamp(0, i64::from(self.returned))).unwrap_or_default()
+    }
+
     fn is_due(&self) -> bool {
-        !self.is_paused && self.returned > 0 && self.returned >= self.queue_size / 2
+        if self.is_paused || self.returned == 0 {
+            return false;
+        }
+        let window = self.bytes_max / self.message_size.max(1);
+        let window = u32::try_from(window).unwrap_or(u32::MAX);
+        let grantable = self.grantable();
+        grantable > 0 && grantable >= self.queue_size.min(window) / 2
     }
 
     fn take_due(&mut self) -> Option<u32> {
         if !self.is_due() {
             return None;
         }
-        let permits = std::mem::take(&mut self.returned);
+        let permits = self.grantable();
+        self.returned -= permits;
         self.available = self.available.saturating_add(i64::from(permits));
         Some(permits)
     }
@@ -698,6 +774,21 @@ pub(crate) fn permits_of(messages: i32, ack_set: &[i64]) -> u32 {
     let messages = u32::try_from(messages).unwrap_or(1);
     ack_set::count_left(ack_set, messages)
 }
+
+/// What an entry counts in the queue, in bytes.
+fn size_of_entry(entry: &QueuedEntry) -> usize {
+    let words = entry.ack_set.len().saturating_mul(size_of::<i64>());
+    size_of::<QueuedEntry>()
+        .saturating_add(words)
+        .saturating_add(entry.payload.len())
+}
+
+/// How large messages are taken for before there was one, in bytes: as large as brokers take them by default.
+const MESSAGE_SIZE_AT_FIRST: usize = 5 << 20;
+
+/// Bytes that may come beyond twice the bound: brokers read entries without knowing how many messages are in them, at most
+/// 5 MiB at a time (`dispatcherMaxReadSizeBytes`).
+const BYTES_SPARE: usize = 32 << 20;
 
 /// Entries that may wait beyond those that permits are given for.
 const ENTRIES_SPARE: usize = 64;

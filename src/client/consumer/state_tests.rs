@@ -1,6 +1,6 @@
 //! What a consumer of one topic knows, tested without a broker.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -11,12 +11,19 @@ use super::{
     message::QueuedEntry,
     options::ConsumerOptions,
     ready::ReadyTopics,
-    state::{PermitsExceeded, State},
+    state::{Consumed, PermitsExceeded, QueueSize, State, Ticket},
     topic::{Shared, TopicConsumer},
 };
 use crate::{
     client::{clock::Clock, message_id::MessageId},
     naming::TopicName,
+    protocol::command::Command,
+};
+
+/// Ten messages, in any number of bytes.
+const TEN: QueueSize = QueueSize {
+    messages: 10,
+    bytes: usize::MAX,
 };
 
 fn options() -> ConsumerOptions {
@@ -40,7 +47,7 @@ fn queued(entry_id: u64, count: u32) -> QueuedEntry {
 
 #[test]
 fn entries_that_take_no_permits_are_bounded_all_the_same() {
-    let mut state = State::new(&options(), 10);
+    let mut state = State::new(&options(), TEN);
     let ticket = state.attach(1);
     state.subscribed(ticket);
     state.commands(Duration::ZERO, &mut Vec::new());
@@ -55,7 +62,7 @@ fn entries_that_take_no_permits_are_bounded_all_the_same() {
 
 #[test]
 fn nothing_is_due_while_a_seek_is_under_way() {
-    let mut state = State::new(&options(), 10);
+    let mut state = State::new(&options(), TEN);
     let ticket = state.attach(1);
     state.subscribed(ticket);
     state.seek(Some(MessageId::earliest()));
@@ -80,9 +87,10 @@ fn a_seek_tells_who_waits_that_the_acknowledgement_is_forgotten() {
         ready: Arc::new(ReadyTopics::default()),
         changes: Arc::new(watch::Sender::new(0)),
         tracker: TaskTracker::new(),
+        notices: Arc::default(),
     };
     let name = TopicName::parse("persistent://public/default/t").unwrap();
-    let topic = TopicConsumer::new(name, 10, &shared);
+    let topic = TopicConsumer::new(name, TEN, &shared);
     let id = MessageId::of_entry(1, 1);
     let receipt = topic.acknowledge(&mut std::iter::once(&id)).unwrap();
     topic.begin_seek(Some(MessageId::earliest()));
@@ -91,4 +99,135 @@ fn a_seek_tells_who_waits_that_the_acknowledgement_is_forgotten() {
     topic.stop.cancel();
     let refused = topic.acknowledge(&mut std::iter::once(&id));
     assert!(matches!(refused, Err(AckError::Closed)), "{refused:?}");
+}
+
+/// A consumer with a queue of 1000 messages and 64 MiB, and the permits of its first FLOW.
+fn with_bytes() -> (State, Ticket, u32) {
+    let queue_size = QueueSize {
+        messages: 1000,
+        bytes: 64 << 20,
+    };
+    let mut state = State::new(&options(), queue_size);
+    let ticket = state.attach(1);
+    state.subscribed(ticket);
+    let permits = permits(&mut state);
+    (state, ticket, permits)
+}
+
+/// The permits that are due now.
+fn permits(state: &mut State) -> u32 {
+    let mut commands = Vec::new();
+    state.commands(Duration::ZERO, &mut commands);
+    let permits = commands.iter().map(|command| match command {
+        Command::Flow(flow) => flow.message_permits,
+        other => panic!("{other:?}"),
+    });
+    permits.sum()
+}
+
+fn sized(entry_id: u64, size: usize) -> QueuedEntry {
+    QueuedEntry {
+        payload: Bytes::from(vec![0; size]),
+        ..queued(entry_id, 1)
+    }
+}
+
+/// Takes and consumes one entry.
+fn consume(state: &mut State, ticket: Ticket) {
+    let mut taken = VecDeque::new();
+    state.take(1, &mut taken);
+    let position = taken[0].position();
+    state.consumed(ticket, 1, Some(Consumed::entry(position)));
+}
+
+#[test]
+fn large_messages_are_asked_for_as_there_is_room_for_their_bytes() {
+    const LARGE: usize = 4 << 20;
+    let (mut state, ticket, mut outstanding) = with_bytes();
+    let mut queued = 0;
+    let mut most = 0;
+    for entry_id in 0..1000 {
+        // The broker sends all that it may, and one is received.
+        while outstanding > 0 {
+            state
+                .on_entries(ticket, &mut vec![sized(entry_id, LARGE)])
+                .unwrap();
+            outstanding -= 1;
+            queued += 1;
+        }
+        most = most.max(queued);
+        consume(&mut state, ticket);
+        queued -= 1;
+        outstanding += permits(&mut state);
+        assert!(
+            queued > 0 || outstanding > 0,
+            "nothing would ever come again"
+        );
+    }
+    assert!((2..=16).contains(&most), "{most} messages waited");
+    assert!(!state.is_overfull());
+}
+
+#[test]
+fn small_messages_are_asked_for_by_their_number() {
+    let (mut state, ticket, first) = with_bytes();
+    let mut outstanding = first;
+    for entry_id in 0..5000 {
+        if outstanding > 0 {
+            state
+                .on_entries(ticket, &mut vec![sized(entry_id, 100)])
+                .unwrap();
+            outstanding -= 1;
+            consume(&mut state, ticket);
+        }
+        outstanding += permits(&mut state);
+    }
+    assert!((500..=1000).contains(&outstanding), "{outstanding}");
+}
+
+#[test]
+fn a_message_larger_than_the_bound_comes_alone() {
+    let queue_size = QueueSize {
+        messages: 1000,
+        bytes: 1,
+    };
+    let mut state = State::new(&options(), queue_size);
+    let ticket = state.attach(1);
+    state.subscribed(ticket);
+    for entry_id in 0..5 {
+        assert_eq!(permits(&mut state), 1);
+        let mut entries = vec![sized(entry_id, 40 << 20)];
+        assert_eq!(state.on_entries(ticket, &mut entries), Ok(true));
+        assert_eq!(permits(&mut state), 0);
+        consume(&mut state, ticket);
+    }
+}
+
+#[test]
+fn a_broker_that_sends_many_more_bytes_than_fit_is_to_be_subscribed_to_anew() {
+    let (mut state, ticket, _) = with_bytes();
+    // Messages were small until they are not: what was asked for is far too much now.
+    let mut received = 0;
+    for entry_id in 0..2000 {
+        state
+            .on_entries(ticket, &mut vec![sized(entry_id, 100)])
+            .unwrap();
+        consume(&mut state, ticket);
+        permits(&mut state);
+    }
+    while !state.is_overfull() {
+        state
+            .on_entries(ticket, &mut vec![sized(received, 5 << 20)])
+            .unwrap();
+        received += 1;
+    }
+    assert!(received <= 33, "{received} came");
+    let held = state.queued();
+    state.on_entries(ticket, &mut vec![sized(99, 1)]).unwrap();
+    assert_eq!(state.queued(), held);
+    let ticket = state.attach(2);
+    state.subscribed(ticket);
+    assert!(!state.is_overfull());
+    assert_eq!(state.queued(), 0);
+    assert!(permits(&mut state) <= 13);
 }

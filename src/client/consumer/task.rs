@@ -14,6 +14,7 @@ use super::{
 use crate::{
     client::{
         backoff::Backoff,
+        clock::Deadline,
         connection::Connection,
         error::{ClientError, CloseReason, RequestError},
         pulsar_client::PulsarClient,
@@ -39,6 +40,8 @@ pub(super) struct TopicTask {
     pub(super) consumer_name: String,
     /// Of the cluster that the topic was migrated to.
     pub(super) migrated: Option<PulsarClient>,
+    /// Of the first subscription.
+    pub(super) deadline: Deadline,
 }
 
 /// Why an attachment is over.
@@ -84,11 +87,19 @@ impl TopicTask {
     ) -> ReceiveError {
         let topic = Arc::clone(&self.topic);
         let mut backoff = Backoff::new(self.client.options().backoff, rand::random());
-        let limit = topic.operation_timeout;
-        let give_up_at = topic.clock.now().saturating_add(limit);
+        let deadline = self.deadline;
+        let mut last = None;
         let mut assigned = None;
         loop {
-            let error = match self.attach(assigned.take()).await {
+            let attach = self.attach(assigned.take());
+            let attached = if subscribed.is_none() {
+                attach.await
+            } else if let Some(attached) = deadline.keep(attach).await {
+                attached
+            } else {
+                return ReceiveError::Failed(deadline.error(last));
+            };
+            let error = match attached {
                 Some(Ok(())) => {
                     if let Some(subscribed) = subscribed.take() {
                         let _ = subscribed.send(Ok(()));
@@ -118,19 +129,22 @@ impl TopicTask {
             if let Some(error) = error {
                 debug!(topic = %topic.text, %error, ?delay, "cannot subscribe");
                 let is_first = subscribed.is_some();
+                // Also what is no fault of the moment: rights may be given back, as Apache's clients have it.
+                if !is_first && let Some(untold) = topic.notices.lost.pass(topic.clock.now()) {
+                    warn!(topic = %topic.text, %error, untold,
+                        "a consumer cannot subscribe again and goes on trying");
+                }
                 if is_first && !error.is_retryable() {
                     return ReceiveError::Failed(error);
                 }
-                if is_first && topic.clock.now().saturating_add(delay) >= give_up_at {
-                    return ReceiveError::Failed(ClientError::Timeout {
-                        limit,
-                        last: Box::new(error),
-                    });
+                if is_first && delay >= deadline.left() {
+                    return ReceiveError::Failed(deadline.error(Some(error)));
                 }
                 if error.server_error() == Some(ServerError::TopicNotFound) {
                     warn!(topic = %topic.text, "the topic of a consumer is gone");
                     return ReceiveError::Failed(error);
                 }
+                last = Some(error);
             }
             let pause = topic.stop.run_until_cancelled(tokio::time::sleep(delay));
             if pause.await.is_none() {
@@ -245,7 +259,10 @@ impl TopicTask {
                     Some(Detached::ByBroker { assigned }) => return Next::Attach(assigned),
                     Some(Detached::Migrated { to }) => return Next::Migrate(to),
                     Some(Detached::Disconnected(reason)) => {
-                        debug!(topic = %topic.text, %reason, "consumer lost its connection");
+                        if let Some(untold) = topic.notices.lost.pass(now) {
+                            warn!(topic = %topic.text, %reason, untold,
+                                "a consumer lost its connection and looks for its broker");
+                        }
                         return Next::Attach(None);
                     }
                     None => {}

@@ -24,13 +24,13 @@ use super::{
     message::QueuedEntry,
     options::ConsumerOptions,
     ready::ReadyTopics,
-    receiving::Receiving,
-    state::{BeforeSeek, State, Ticket},
+    receiving::{Notices, Receiving},
+    state::{BeforeSeek, QueueSize, State, Ticket},
     unsent::{Acknowledging, Receipt, Unsent, give_up, send_all},
 };
 use crate::{
     client::{
-        clock::Clock,
+        clock::{Clock, Deadline},
         connection::Connection,
         error::{ClientError, CloseReason},
         message_id::MessageId,
@@ -57,6 +57,7 @@ pub(crate) struct TopicConsumer {
     is_ready: AtomicBool,
     changes: Arc<watch::Sender<u64>>,
     tracker: TaskTracker,
+    pub(super) notices: Arc<Notices>,
 }
 
 /// Where a consumer of a topic stands.
@@ -99,7 +100,7 @@ pub(super) struct Link {
 
 impl TopicConsumer {
     /// A consumer that is not subscribed; `set` has what it shares with the others of its kind.
-    pub(crate) fn new(name: TopicName, queue_size: u32, set: &Shared) -> Self {
+    pub(crate) fn new(name: TopicName, queue_size: QueueSize, set: &Shared) -> Self {
         let text: Arc<str> = name.to_string().into();
         let options = Arc::clone(&set.options);
         Self {
@@ -130,6 +131,7 @@ impl TopicConsumer {
             is_ready: AtomicBool::new(false),
             changes: Arc::clone(&set.changes),
             tracker: set.tracker.clone(),
+            notices: Arc::clone(&set.notices),
         }
     }
 
@@ -175,8 +177,8 @@ impl TopicConsumer {
     pub(crate) async fn connected(
         &self,
         after: Option<Ticket>,
+        deadline: Deadline,
     ) -> Result<(Connection, u64, Ticket), ClientError> {
-        let limit = self.operation_timeout;
         let mut status = self.status.subscribe();
         let connected = async {
             loop {
@@ -196,13 +198,8 @@ impl TopicConsumer {
                 }
             }
         };
-        match tokio::time::timeout(limit, connected).await {
-            Ok(result) => result,
-            Err(_) => Err(ClientError::Timeout {
-                limit,
-                last: Box::new(ClientError::NotConnected),
-            }),
-        }
+        let connected = deadline.keep(connected).await;
+        connected.unwrap_or_else(|| Err(deadline.error(Some(ClientError::NotConnected))))
     }
 
     fn link_of(&self, ticket: Ticket, after: Option<Ticket>) -> Option<(Connection, u64, Ticket)> {
@@ -463,6 +460,7 @@ pub(crate) struct Shared {
     pub(crate) ready: Arc<ReadyTopics>,
     pub(crate) changes: Arc<watch::Sender<u64>>,
     pub(crate) tracker: TaskTracker,
+    pub(crate) notices: Arc<Notices>,
 }
 
 /// What a connection calls. Belongs to one attachment.
@@ -482,7 +480,13 @@ impl ConsumerEvents for Attachment {
             if inner.state.has_entries() {
                 own_memory(&mut entries);
             }
-            inner.state.on_entries(self.ticket, &mut entries)
+            let is_new = inner.state.on_entries(self.ticket, &mut entries);
+            if inner.state.is_overfull() && !inner.reattach {
+                debug!(topic = %self.topic.text, "more bytes came than a consumer has room for: it is opened anew");
+                inner.reattach = true;
+                self.topic.wake.notify_one();
+            }
+            is_new
         };
         if is_new.map_err(|_| CloseReason::Violation(TOO_MANY))? {
             self.topic.ready.push(&self.topic);

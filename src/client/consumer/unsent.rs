@@ -52,7 +52,20 @@ impl Acknowledging {
 
     /// Sends as long as there is room; says whether all was sent.
     fn send(&mut self, connection: &Connection) -> bool {
+        let has_answers = connection.connected().protocol_version() >= ACK_RECEIPTS;
         while let Some(ack) = self.unsent.front_mut() {
+            if !has_answers {
+                let command = Command::from(ack.clone());
+                match connection.send(Outgoing::Command(&command)) {
+                    Ok(()) => {}
+                    Err(OutboundError::Full) => return false,
+                    Err(OutboundError::Closed) => {
+                        self.result = Err(AckError::Client(ClientError::NotConnected));
+                    }
+                }
+                self.unsent.pop_front();
+                continue;
+            }
             ack.request_id = Some(0);
             match connection.request_later(Command::from(ack.clone())) {
                 Ok(Some(answer)) => self.answers.push(answer),
@@ -118,6 +131,10 @@ pub(super) fn send_all(
     }
     true
 }
+
+/// The protocol version from which on brokers answer acknowledgements (`v17` of `ProtocolVersion`). Older ones are believed
+/// without an answer, as Apache's clients do.
+const ACK_RECEIPTS: i32 = 17;
 
 /// Tells who waits for what was not sent, and will not be, why.
 pub(super) fn give_up(unsent: &mut VecDeque<Unsent>, error: &AckError) {

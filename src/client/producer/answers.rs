@@ -10,7 +10,7 @@ use super::{
     state::{AfterSendError, BadReceipt, Now, Outcome, ProducerState, fail_all},
 };
 use crate::{
-    client::message_id::MessageId,
+    client::{error::ClientError, message_id::MessageId},
     protocol::proto::pulsar::{CommandSendReceipt, MessageIdData, ServerError},
 };
 
@@ -50,6 +50,7 @@ impl<C> ProducerState<C> {
             return Err(BadReceipt("a receipt for a part of a batch"));
         }
         let highest = front.highest_sequence_id.unwrap_or(front.sequence_id);
+        self.problem = None;
         self.last_published = self.last_published.max(Some(highest));
         let (is_batch, size, chunk) = (front.is_batch, front.messages, front.chunk);
         let mut id = self.message_id(receipt.message_id.as_ref());
@@ -141,6 +142,16 @@ impl<C> ProducerState<C> {
         }
     }
 
+    /// Why messages may have no receipt yet.
+    pub(crate) fn note_problem(&mut self, problem: ClientError) {
+        self.problem = Some(Box::new(problem));
+    }
+
+    /// Whether such a reason is known.
+    pub(crate) fn has_problem(&self) -> bool {
+        self.problem.is_some()
+    }
+
     /// When [`on_time`](Self::on_time) is to be called next.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let batch = self.batches.as_ref().and_then(Batches::due);
@@ -165,7 +176,10 @@ impl<C> ProducerState<C> {
         if let Some(timeout) = self.options.send_timeout
             && is_due(self.timeout_at())
         {
-            self.fail_everything(&SendError::Timeout(timeout));
+            self.fail_everything(&SendError::Timeout {
+                limit: timeout,
+                last: self.problem.clone(),
+            });
         }
     }
 

@@ -11,8 +11,13 @@ pub enum SendError {
     #[error("the producer's queue is full")]
     QueueFull,
     /// No receipt within `send_timeout`, for this message or one before it; it may have been stored all the same.
-    #[error("no receipt within {0:?}")]
-    Timeout(Duration),
+    #[error("no receipt within {limit:?}{}", of_last(last.as_deref()))]
+    Timeout {
+        /// `send_timeout`.
+        limit: Duration,
+        /// What the broker, or the way to it, said last meanwhile.
+        last: Option<Box<ClientError>>,
+    },
     /// It is larger than the broker takes, and chunks are off.
     #[error("the message takes {size} bytes, the broker takes {max}")]
     TooLarge {
@@ -47,4 +52,8 @@ pub enum SendError {
     /// The producer cannot get back to its topic.
     #[error(transparent)]
     Client(#[from] ClientError),
+}
+
+fn of_last(last: Option<&ClientError>) -> String {
+    last.map_or_else(String::new, |last| format!("; last: {last}"))
 }

@@ -25,6 +25,7 @@ mod scripted_tests;
 mod state_tests;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Arc, Weak},
     time::Duration,
@@ -48,7 +49,7 @@ pub use self::{
 
 use self::{routing::Router, task::ProducerTask, topic_producer::TopicProducer};
 use super::{
-    clock::Clock,
+    clock::{Clock, Deadline},
     error::{ClientError, RequestError},
     handshake::server_error,
     message_id::MessageId,
@@ -118,7 +119,8 @@ impl Producer {
         options: ProducerOptions,
         sink: Option<Arc<dyn ReceiptSink>>,
     ) -> Result<Self, ClientError> {
-        let partitions = partitions_of(client, topic).await?;
+        let deadline = Deadline::within(client.options().operation_timeout);
+        let partitions = partitions_of(client, topic, deadline).await?;
         let clock = Clock::new();
         let stop = client.stop().child_token();
         let router = Router::new(
@@ -144,7 +146,7 @@ impl Producer {
         } else {
             partition_names(topic, 0..partitions)?
         };
-        let opened = inner.open_topics(topics, None).await?;
+        let opened = inner.open_topics(topics, None, deadline).await?;
         *inner.partitions.get_mut() = opened.into();
         let inner = Arc::new(inner);
         if let (true, Some(interval)) = (inner.is_partitioned, inner.options.auto_update_partitions)
@@ -386,31 +388,59 @@ impl Inner {
         &self,
         topics: Vec<TopicName>,
         name: Option<String>,
+        deadline: Deadline,
     ) -> Result<Vec<Arc<TopicProducer>>, ClientError> {
-        let mut tasks = Vec::with_capacity(topics.len());
-        let mut producers = Vec::with_capacity(topics.len());
+        let mut topics = topics.into_iter().enumerate();
+        let mut opened = BTreeMap::new();
+        let mut opening = JoinSet::new();
         let mut name = name;
-        for topic in topics {
-            let producer = TopicProducer::new(
-                topic,
-                self.client.next_id(),
-                Arc::clone(&self.options),
-                self.sink.clone(),
-                self.stop.child_token(),
-            );
-            if let Some(name) = &name {
-                producer.set_name(name.clone());
+        loop {
+            // The first one is told its name by its broker, and the others have the same.
+            let most = if name.is_some() { OPENING_MAX } else { 1 };
+            while opening.len() < most
+                && let Some((index, topic)) = topics.next()
+            {
+                opening.spawn(self.open_topic(index, topic, name.clone(), deadline));
             }
-            let mut task = ProducerTask::new(Arc::clone(&producer), self.client.clone());
-            task.create().await?;
-            name.get_or_insert_with(|| producer.name());
-            producers.push(producer);
-            tasks.push(task);
+            let Some(joined) = opening.join_next().await else {
+                break;
+            };
+            // A task that is gone has ended with the client.
+            let (index, task) = joined.unwrap_or(Err(ClientError::Closed))?;
+            name.get_or_insert_with(|| task.producer().name());
+            opened.insert(index, task);
         }
-        for task in tasks {
+        let mut producers = Vec::with_capacity(opened.len());
+        for task in opened.into_values() {
+            producers.push(Arc::clone(task.producer()));
             self.client.tracker().spawn(task.run());
         }
         Ok(producers)
+    }
+
+    /// Opens the producer of one topic.
+    fn open_topic(
+        &self,
+        index: usize,
+        topic: TopicName,
+        name: Option<String>,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<(usize, ProducerTask), ClientError>> + Send + use<> {
+        let producer = TopicProducer::new(
+            topic,
+            self.client.next_id(),
+            Arc::clone(&self.options),
+            self.sink.clone(),
+            self.stop.child_token(),
+        );
+        if let Some(name) = name {
+            producer.set_name(name);
+        }
+        let mut task = ProducerTask::new(producer, self.client.clone());
+        Box::pin(async move {
+            task.create(deadline).await?;
+            Ok((index, task))
+        })
     }
 
     /// Opens producers for partitions that are new.
@@ -424,7 +454,8 @@ impl Inner {
         debug!(topic = %self.topic, from = known, to = count, "a topic has more partitions");
         let names = partition_names(&self.topic, known..count)?;
         let name = present.first().map(|first| first.name());
-        let new = self.open_topics(names, name).await?;
+        let deadline = Deadline::within(self.client.options().operation_timeout);
+        let new = self.open_topics(names, name, deadline).await?;
         *self.partitions.write() = present.iter().cloned().chain(new).collect();
         Ok(())
     }
@@ -447,11 +478,14 @@ async fn follow_partitions(inner: Weak<Inner>, interval: Duration, stop: Cancell
 }
 
 /// The number of partitions, asked again while the error may pass.
-async fn partitions_of(client: &PulsarClient, topic: &TopicName) -> Result<u32, ClientError> {
+async fn partitions_of(
+    client: &PulsarClient,
+    topic: &TopicName,
+    deadline: Deadline,
+) -> Result<u32, ClientError> {
     if topic.partition().is_some() {
         return Ok(0);
     }
-    let limit = client.options().operation_timeout;
     let mut last = None;
     let attempts = async {
         let seed = Clock::new().random();
@@ -468,16 +502,13 @@ async fn partitions_of(client: &PulsarClient, topic: &TopicName) -> Result<u32, 
                 return Err(error);
             }
             last = Some(error);
-            tokio::time::sleep(backoff.next().unwrap_or(limit)).await;
+            tokio::time::sleep(backoff.next().unwrap_or(Duration::MAX)).await;
         }
     };
-    let attempts = tokio::time::timeout(limit, attempts);
+    let attempts = deadline.keep(attempts);
     match client.stop().run_until_cancelled(attempts).await {
-        Some(Ok(result)) => result,
-        Some(Err(_)) => Err(ClientError::Timeout {
-            limit,
-            last: Box::new(last.unwrap_or(RequestError::Timeout(limit).into())),
-        }),
+        Some(Some(result)) => result,
+        Some(None) => Err(deadline.error(last)),
         None => Err(ClientError::Closed),
     }
 }
@@ -508,5 +539,7 @@ impl fmt::Debug for Producer {
     }
 }
 
+/// Producers of partitions that are opened at the same time.
+const OPENING_MAX: usize = 32;
 /// What a broker may say of its partitions: each costs a producer.
 const PARTITIONS_MAX: u32 = 10_000;

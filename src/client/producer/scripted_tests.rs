@@ -360,8 +360,42 @@ async fn a_broker_that_never_answers_fails_messages_by_their_time() {
     };
     let producer = client.producer(&topic(), options).await.unwrap();
     let error = producer.send(text("a")).await.unwrap_err();
-    assert!(matches!(error, SendError::Timeout(_)), "{error}");
+    assert!(matches!(error, SendError::Timeout { .. }), "{error}");
     assert_eq!(producer.pending(), 0);
+    client.close();
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_without_receipt_fails_with_what_the_broker_said_last() {
+    let (broker, script) = start().await;
+    let client = client_of(&broker);
+    for (code, message, expected) in [
+        (2, "disk full", "PersistenceError: disk full"),
+        (4242, "who knows", "UnknownError: code 4242: who knows"),
+    ] {
+        broker.set_script(script.clone().on(Type::Send, move |received| {
+            let send = send_of(received);
+            let error = CommandSendError {
+                producer_id: send.producer_id,
+                sequence_id: send.sequence_id,
+                error: code,
+                message: message.to_owned(),
+            };
+            vec![Step::Send(error.into())]
+        }));
+        let options = ProducerOptions {
+            send_timeout: Some(Duration::from_millis(200)),
+            ..options()
+        };
+        let producer = client.producer(&topic(), options).await.unwrap();
+        let error = producer.send(text("a")).await.unwrap_err().to_string();
+        assert!(
+            error.starts_with("no receipt within 200ms; last: "),
+            "{error}"
+        );
+        assert!(error.ends_with(expected), "{error}");
+    }
     client.close();
     broker.stop().await;
 }
@@ -630,7 +664,7 @@ async fn a_broker_that_does_not_read_fills_the_queue_and_no_more() {
     // Waiting for room ends when the messages have had their time.
     producer.ready().await.unwrap();
     for receipt in receipts {
-        assert!(matches!(receipt.await, Err(SendError::Timeout(_))));
+        assert!(matches!(receipt.await, Err(SendError::Timeout { .. })));
     }
     client.close();
     broker.stop().await;
@@ -680,7 +714,7 @@ async fn brokers_that_hand_a_producer_on_and_on_are_not_asked_without_pause() {
     };
     let producer = client.producer(&topic(), options).await.unwrap();
     let error = producer.send(text("a")).await.unwrap_err();
-    assert!(matches!(error, SendError::Timeout(_)), "{error}");
+    assert!(matches!(error, SendError::Timeout { .. }), "{error}");
     let attempts = broker.received_of(Type::Producer).len();
     assert!((2..20).contains(&attempts), "{attempts}");
     client.close();

@@ -20,7 +20,7 @@ use super::{
     pending::{ChunkPlace, Entry, Pending},
 };
 use crate::{
-    client::message_id::MessageId,
+    client::{error::ClientError, message_id::MessageId},
     protocol::{
         chunk, compression,
         proto::pulsar::{CommandSend, CompressionType, MessageMetadata},
@@ -149,6 +149,8 @@ pub(crate) struct ProducerState<C> {
     /// a few for each entry that waits.
     pub(super) flushes: VecDeque<Flush>,
     pub(super) ended: Option<SendError>,
+    /// What went wrong since the last receipt, for messages that get none.
+    pub(super) problem: Option<Box<ClientError>>,
     /// What is to be told once the lock is released.
     pub(super) outcomes: Vec<Outcome<C>>,
 }
@@ -169,6 +171,7 @@ impl<C> ProducerState<C> {
             first_chunk: None,
             flushes: VecDeque::new(),
             ended: None,
+            problem: None,
             outcomes: Vec::new(),
             options,
         }

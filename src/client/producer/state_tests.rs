@@ -636,7 +636,7 @@ fn a_timeout_fails_all_that_waits() {
     harness.on_time(TIMEOUT);
     assert_eq!(harness.failed(), [0, 1, 2, 3]);
     let error = harness.outcomes[0].result.clone().unwrap_err();
-    assert!(matches!(error, SendError::Timeout(TIMEOUT)));
+    assert!(matches!(error, SendError::Timeout { limit: TIMEOUT, .. }));
     // The receipt comes all the same, and another message is next.
     harness.receipt(&sent[0], 0).unwrap();
     harness.push_many(text("c"), 3).unwrap();

@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
+use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
@@ -13,6 +13,7 @@ use super::{error::SendError, state::Opened, topic_producer::TopicProducer};
 use crate::{
     client::{
         backoff::Backoff,
+        clock::Deadline,
         connection::Connection,
         error::{ClientError, CloseReason, RequestError},
         pulsar_client::PulsarClient,
@@ -56,12 +57,16 @@ impl ProducerTask {
         }
     }
 
-    /// Opens the producer for the first time, again while the error may pass, within the operation timeout. Cancel-safe.
+    /// What it is the task of.
+    pub(crate) fn producer(&self) -> &Arc<TopicProducer> {
+        &self.producer
+    }
+
+    /// Opens the producer for the first time, again while the error may pass, until the deadline. Cancel-safe.
     ///
     /// # Errors
     /// The last error, or that of the first attempt that will not pass.
-    pub(crate) async fn create(&mut self) -> Result<(), ClientError> {
-        let limit = self.client.options().operation_timeout;
+    pub(crate) async fn create(&mut self, deadline: Deadline) -> Result<(), ClientError> {
         let mut last = None;
         let stop = self.producer.stop.clone();
         let waits = self.producer.options.access_mode == ProducerAccessMode::WaitForExclusive;
@@ -72,7 +77,7 @@ impl ProducerTask {
                     Err(error) if !error.is_retryable() => return Err(error),
                     Err(error) => last = Some(error),
                 }
-                let delay = self.backoff.next().unwrap_or(limit);
+                let delay = self.backoff.next().unwrap_or(Duration::MAX);
                 tokio::time::sleep(delay).await;
             }
         };
@@ -81,15 +86,12 @@ impl ProducerTask {
                 // Waiting for its turn has no limit, and a connection may be lost meanwhile.
                 Some(attempts.await)
             } else {
-                timeout(limit, attempts).await.ok()
+                deadline.keep(attempts).await
             }
         };
         let result = match stop.run_until_cancelled(attempts).await {
             Some(Some(result)) => result,
-            Some(None) => Err(ClientError::Timeout {
-                limit,
-                last: Box::new(last.unwrap_or(RequestError::Timeout(limit).into())),
-            }),
+            Some(None) => Err(deadline.error(last)),
             None => Err(ClientError::Closed),
         };
         self.backoff.reset();
@@ -165,6 +167,7 @@ impl ProducerTask {
                             return error;
                         }
                         debug!(topic = %self.producer.topic, %error, "a producer could not get back");
+                        self.producer.note_problem(error.clone());
                         if error.server_error()
                             == Some(ServerError::ProducerBlockedQuotaExceededException)
                         {

@@ -26,14 +26,14 @@ use crate::{
     client::{
         clock::Clock,
         connection::Connection,
-        error::CloseReason,
+        error::{ClientError, CloseReason, RequestError},
         handshake::server_error,
         message_id::MessageId,
         session::{Detached, ProducerEvents},
     },
     naming::TopicName,
     net::{self, OutboundError},
-    protocol::proto::pulsar::{CommandSendError, CommandSendReceipt},
+    protocol::proto::pulsar::{CommandSendError, CommandSendReceipt, ServerError},
 };
 
 /// The receipt of one message, as a future. Dropped, the message is sent all the same.
@@ -404,6 +404,11 @@ impl TopicProducer {
         });
     }
 
+    /// Why messages may have no receipt yet.
+    pub(crate) fn note_problem(&self, problem: ClientError) {
+        self.locked.lock().state.note_problem(problem);
+    }
+
     /// The producer ends: whatever waits fails with this.
     pub(crate) fn end(&self, error: SendError) {
         let _ = self.with_locked(|locked, _| {
@@ -609,7 +614,16 @@ impl ProducerEvents for Attachment {
     fn on_send_error(&self, error: CommandSendError) -> Result<(), CloseReason> {
         let code = server_error(error.error);
         self.on_event(|locked| {
-            let message = error.message;
+            let message = match ServerError::try_from(error.error) {
+                Ok(_) => error.message,
+                Err(_) => format!("code {}: {}", error.error, error.message),
+            };
+            locked
+                .state
+                .note_problem(ClientError::Request(RequestError::Refused {
+                    code,
+                    message: message.clone(),
+                }));
             let text: Arc<str> = message.as_str().into();
             let after = locked.state.on_send_error(error.sequence_id, code, message);
             match after {
@@ -631,6 +645,16 @@ impl ProducerEvents for Attachment {
             locked.link = None;
             locked.is_outbound_full = false;
             locked.state.detach();
+            match &detached {
+                // The end of the connection is what follows a refused message.
+                Detached::Disconnected(CloseReason::Broker { .. })
+                    if locked.state.has_problem() => {}
+                Detached::Disconnected(reason) => {
+                    let closed = RequestError::Closed(reason.clone());
+                    locked.state.note_problem(ClientError::Request(closed));
+                }
+                Detached::ByBroker { .. } | Detached::Migrated { .. } => {}
+            }
             locked.detached = Some(detached);
             Ok(())
         });
