@@ -9,7 +9,10 @@ use pulsegate::protocol::command::Command;
 use pulsegate::protocol::encode::{
     MessageHead, Position, put_individual_ack, put_message_head, put_send_frame,
 };
+use pulsegate::protocol::frame::{Frame, FrameLimits};
+use pulsegate::protocol::head::HeadScanner;
 use pulsegate::protocol::message::{MetadataView, decode_metadata};
+use pulsegate::protocol::peek;
 use pulsegate::protocol::proto::pulsar as pb;
 use pulsegate::testing::codec::{decode_generated, decode_metadata_generated};
 
@@ -41,6 +44,8 @@ pub(crate) fn cases() -> Vec<Case> {
         pushing(),
         acknowledging(1),
         acknowledging(100),
+        relaying("SEND", true),
+        relaying("MESSAGE", false),
     ]);
     for (name, metadata) in metadata() {
         let bytes = Bytes::from(metadata.encode_to_vec());
@@ -127,6 +132,57 @@ fn put_generated(envelope: &pb::BaseCommand, payload_len: usize, out: &mut Bytes
     out.extend_from_slice(&(len + 4 + payload_len).to_be_bytes());
     out.extend_from_slice(&len.to_be_bytes());
     envelope.encode_raw(out);
+}
+
+/// What a relay does with each frame of 1 KiB that passes it: find it, and count its messages. The library decodes the command, and
+/// of a MESSAGE the metadata, of a frame that is found already.
+fn relaying(name: &str, is_send: bool) -> Case {
+    const FRAMES: u32 = 100;
+    let (_, command) = commands()
+        .into_iter()
+        .find(|(known, _)| known.starts_with(name))
+        .expect("one of the commands");
+    let [(_, metadata), _] = metadata();
+    let (command, metadata) = (command.encode_to_vec(), metadata.encode_to_vec());
+    let mut payload = BytesMut::new();
+    payload.extend_from_slice(&[0x0e, 0x01, 0, 0, 0, 0]);
+    payload.extend_from_slice(&u32::try_from(metadata.len()).unwrap_or(0).to_be_bytes());
+    payload.extend_from_slice(&metadata);
+    payload.resize(1024, b'x');
+    let frame = Frame {
+        command: command.clone().into(),
+        payload: payload.freeze(),
+    };
+    let mut chunk = BytesMut::new();
+    for _ in 0..FRAMES {
+        frame.encode(&mut chunk);
+    }
+    Case {
+        name: format!("relay {name} of 1 KiB"),
+        by_hand: Box::new(move |times| {
+            let mut scanner = HeadScanner::new(FrameLimits::default());
+            for _ in 0..times / FRAMES {
+                let mut messages = 0;
+                let scanned = scanner.scan(black_box(&chunk), |head| {
+                    let Some((_, body)) = peek::command(head.command) else {
+                        return;
+                    };
+                    messages += if is_send {
+                        peek::send(body).1
+                    } else {
+                        black_box(peek::varint_field(body, 1));
+                        peek::messages_in_payload(head.payload)
+                    };
+                });
+                assert!(scanned.is_ok() && black_box(messages) > 0);
+            }
+        }),
+        generated: None,
+        library: repeat(move || {
+            let metadata = (!is_send).then(|| pb::MessageMetadata::decode(black_box(&metadata[..])));
+            (pb::BaseCommand::decode(black_box(&command[..])), metadata)
+        }),
+    }
 }
 
 // From numbers to bytes: what a client or broker does that keeps no command.

@@ -99,6 +99,7 @@ fields! {
     /// SEND.
     send = "CommandSend" {
         PRODUCER_ID = 1 "producer_id";
+        SEQUENCE_ID = 2 "sequence_id";
         NUM_MESSAGES = 3 "num_messages";
     }
     /// MESSAGE.

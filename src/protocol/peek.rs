@@ -112,6 +112,27 @@ pub fn varint_field(message: &[u8], number: u32) -> Option<u64> {
 /// `CommandSend.producer_id` and how many messages the SEND carries: `CommandSend.num_messages`, 1 when it says nothing or nothing
 /// that can be.
 pub fn send(send: &[u8]) -> (Option<u64>, u64) {
+    let (producer_id, messages) = send_in_order(send).unwrap_or_else(|| any_send(send));
+    (producer_id, if messages > BATCH_MAX { 1 } else { messages })
+}
+
+/// As everybody writes it, in the order of the numbers: behind the number of messages there is nothing to look for. `None`: look
+/// at all of it.
+fn send_in_order(send: &[u8]) -> Option<(Option<u64>, u64)> {
+    let rest = send.strip_prefix(&[key(fields::send::PRODUCER_ID)])?;
+    let (producer_id, rest) = split_short_varint(rest)?;
+    let rest = rest.strip_prefix(&[key(fields::send::SEQUENCE_ID)])?;
+    let rest = skip_varint(rest)?;
+    match rest.split_first() {
+        None => Some((Some(producer_id), 1)),
+        Some((&behind, rest)) if behind == key(fields::send::NUM_MESSAGES) => {
+            Some((Some(producer_id), split_short_varint(rest)?.0))
+        }
+        Some(_) => None,
+    }
+}
+
+fn any_send(send: &[u8]) -> (Option<u64>, u64) {
     let (mut producer_id, mut messages) = (None, 1);
     for (field, value) in Fields::of(send) {
         match (field, value) {
@@ -120,18 +141,69 @@ pub fn send(send: &[u8]) -> (Option<u64>, u64) {
             _ => {}
         }
     }
-    (producer_id, if messages > BATCH_MAX { 1 } else { messages })
+    (producer_id, messages)
 }
 
 /// How many messages the payload of a MESSAGE frame carries: `MessageMetadata.num_messages_in_batch`, 1 when it is not a batch
 /// or the metadata is not within the given start of the payload.
 pub fn messages_in_payload(payload: &[u8]) -> u64 {
     metadata(payload)
-        .and_then(|metadata| {
-            varint_field(metadata, fields::message_metadata::NUM_MESSAGES_IN_BATCH)
-        })
+        .and_then(messages_in_batch)
         .filter(|count| *count <= BATCH_MAX)
         .unwrap_or(1)
+}
+
+/// `MessageMetadata.num_messages_in_batch`. Fields come in the order of their numbers, as all clients write them: behind the
+/// first greater one it is not looked for, so that properties and keys behind it cost nothing.
+fn messages_in_batch(mut metadata: &[u8]) -> Option<u64> {
+    const NUMBER: u8 = key(fields::message_metadata::NUM_MESSAGES_IN_BATCH);
+    loop {
+        let (&key, rest) = metadata.split_first()?;
+        if key >= NUMBER {
+            // A number of two bytes is a greater one, too.
+            return match key {
+                NUMBER => varint(&mut { rest }),
+                _ => None,
+            };
+        }
+        metadata = match key & 7 {
+            0 => skip_varint(rest)?,
+            2 => {
+                let (len, rest) = split_short_varint(rest)?;
+                rest.get(usize::try_from(len).ok()?..)?
+            }
+            _ => return None,
+        };
+    }
+}
+
+/// The key of a varint field with a number below 16.
+const fn key(number: u32) -> u8 {
+    assert!(number < 16);
+    number.to_le_bytes()[0] << 3
+}
+
+/// Behind the varint at the front.
+#[inline(always)]
+fn skip_varint(bytes: &[u8]) -> Option<&[u8]> {
+    // Times and numbers of messages take several bytes: their ends are found at once and not byte by byte.
+    if let Some(first) = bytes.first_chunk::<8>() {
+        let ends = !u64::from_le_bytes(*first) & 0x8080_8080_8080_8080;
+        if ends != 0 {
+            return bytes.get((ends.trailing_zeros() / 8 + 1) as usize..);
+        }
+    }
+    let end = bytes.iter().position(|byte| *byte < 0x80)?;
+    bytes.get(end + 1..)
+}
+
+/// A varint of one to ten bytes; those of one byte at once.
+#[inline(always)]
+fn split_short_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    match bytes {
+        [byte, rest @ ..] if *byte < 0x80 => Some((u64::from(*byte), rest)),
+        mut longer => varint(&mut longer).map(|value| (value, longer)),
+    }
 }
 
 /// The message metadata (perhaps cut) behind the optional broker entry metadata and checksum.
@@ -163,6 +235,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::protocol::wire::put_varint;
 
     proptest! {
         #[test]
@@ -179,6 +252,64 @@ mod tests {
             let bytes = parts.concat();
             prop_assert_eq!(command(&bytes), any_command(&bytes));
         }
+    }
+
+    fn field() -> impl Strategy<Value = Vec<u8>> {
+        let varint = (0..14_u8, any::<u64>()).prop_map(|(number, value)| {
+            let mut bytes = vec![number << 3];
+            put_varint(value >> (value % 64), &mut bytes);
+            bytes
+        });
+        let bytes = (0..12_u8, 0..9_u8).prop_map(|(number, len)| {
+            let mut bytes = vec![number << 3 | 2, len];
+            bytes.resize(2 + usize::from(len), 0x58);
+            bytes
+        });
+        prop_oneof![varint, bytes]
+    }
+
+    /// Each number once, ascending, all below 16.
+    fn in_order(fields: &mut Vec<Vec<u8>>) {
+        fields.retain(|field| field.first().is_some_and(|key| *key < 0x78));
+        fields.sort_by_key(|field| field[0] >> 3);
+        fields.dedup_by_key(|field| field[0] >> 3);
+    }
+
+    proptest! {
+        #[test]
+        fn a_send_in_order_is_the_same_by_either_way(
+            mut fields in proptest::collection::vec(field(), 0..6),
+            cut in 0..60_usize,
+        ) {
+            in_order(&mut fields);
+            let bytes = fields.concat();
+            let bytes = &bytes[..cut.min(bytes.len())];
+            if let Some(found) = send_in_order(bytes) {
+                prop_assert_eq!(found, any_send(bytes));
+            }
+        }
+
+        #[test]
+        fn the_messages_of_a_batch_are_found_where_fields_are_in_order(
+            mut fields in proptest::collection::vec(field(), 0..8),
+            cut in 0..80_usize,
+        ) {
+            in_order(&mut fields);
+            let bytes = fields.concat();
+            let bytes = &bytes[..cut.min(bytes.len())];
+            if let Some(found) = messages_in_batch(bytes) {
+                prop_assert_eq!(Some(found), varint_field(bytes, 11));
+            } else if Fields::of(bytes).count() == fields.len() {
+                prop_assert_eq!(None, varint_field(bytes, 11));
+            }
+        }
+    }
+
+    #[test]
+    fn a_send_as_clients_write_it_takes_the_short_way() {
+        let send = [0x08, 3, 0x10, 0xac, 0x02, 0x18, 5];
+        assert_eq!(send_in_order(&send), Some((Some(3), 5)));
+        assert_eq!(send_in_order(&send[..5]), Some((Some(3), 1)));
     }
 
     #[test]
