@@ -9,15 +9,17 @@ import programs  # noqa: F401 (puts tests/peers on the path)
 
 from processes import PeerError, running
 
-READY = re.compile(r"ready broker=(pulsar://\S+) http=(http://\S+)\n")
+READY = re.compile(r"ready( [\w-]+=\S+)+\n")
 STOP_SECONDS = 60
 
 
 class Gateway:
     """A running gateway. `exit_status` is set once it has been told to stop: 0 after an orderly end."""
 
-    def __init__(self, process, service_url, http_url):
-        self.process, self.service_url, self.http_url = process, service_url, http_url
+    def __init__(self, process, addresses):
+        self.process = process
+        self.service_url, self.http_url = addresses.get("broker"), addresses.get("http")
+        self.tls_service_url = addresses.get("broker-tls")
         self.exit_status = None
 
     def stop(self):
@@ -29,14 +31,15 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateway(binary, service_url, admin_url, folder):
-    """`with gateway(BINARY, BROKERS, WEB, FOLDER) as front:` its log goes to FOLDER/gateway.log."""
+def gateway(binary, service_url, admin_url, folder, settings=None):
+    """`with gateway(BINARY, BROKERS, WEB, FOLDER) as front:` its log goes to FOLDER/gateway.log. `settings` are further ones."""
     command = [binary, "gateway", "--broker", service_url, "--web", admin_url,
                "--port", "0", "--http-port", "0", "--bind", "127.0.0.1"]
+    for key, value in (settings or {}).items():
+        command += ["--set", f"{key}={value}"]
     with running(command, folder, "gateway", stdout=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
-        ready = READY.fullmatch(line)
-        if not ready:
+        if not READY.fullmatch(line):
             raise PeerError(f"the gateway did not say that it is ready but {line!r}; its log ends:\n"
                             + (folder / "gateway.log").read_text(errors="replace")[-2000:])
-        yield Gateway(process, ready[1], ready[2])
+        yield Gateway(process, dict(part.split("=", 1) for part in line.split()[1:]))
