@@ -179,7 +179,8 @@ fn relaying(name: &str, is_send: bool) -> Case {
         }),
         generated: None,
         library: repeat(move || {
-            let metadata = (!is_send).then(|| pb::MessageMetadata::decode(black_box(&metadata[..])));
+            let metadata =
+                (!is_send).then(|| pb::MessageMetadata::decode(black_box(&metadata[..])));
             (pb::BaseCommand::decode(black_box(&command[..])), metadata)
         }),
     }

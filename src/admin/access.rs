@@ -21,14 +21,11 @@ use crate::telemetry::{MetricError, MetricRegistry};
 
 /// Finds out who asks, from the headers, the trusted certificate of the connection in DER, and the address. `Ok(None)` is
 /// somebody without a name.
-pub type HttpAuthenticator = Arc<
-    dyn Fn(
-            &HeaderMap,
-            Option<&[u8]>,
-            SocketAddr,
-        ) -> Result<Option<Arc<str>>, HttpAuthenticationError>
-        + Send
-        + Sync,
+pub type HttpAuthenticator =
+    Arc<dyn Fn(&HeaderMap, Option<&[u8]>, SocketAddr) -> Authenticating + Send + Sync>;
+/// What an [`HttpAuthenticator`] does, and its outcome.
+pub type Authenticating = Pin<
+    Box<dyn Future<Output = Result<Option<Arc<str>>, HttpAuthenticationError>> + Send + 'static>,
 >;
 
 /// A credential is missing or not accepted. The text is for the client, and says nothing of the credential.
@@ -150,7 +147,15 @@ impl Access {
         Arc::new(move |request, peer| {
             let (access, handler) = (Arc::clone(&access), Arc::clone(&handler));
             Box::pin(async move {
-                let answer = match access.admit(need, &request, peer) {
+                let admitted = match access.enter() {
+                    Ok(place) => {
+                        let role = access.ask(need, request.headers(), &peer);
+                        let role = access.judge(need, role.await);
+                        role.map(|role| (Caller { peer, role }, place))
+                    }
+                    Err(refused) => Err(refused),
+                };
+                let answer = match admitted {
                     Ok((caller, place)) => {
                         let answer = handler(request, caller).await;
                         answer.map(|body| {
@@ -168,12 +173,8 @@ impl Access {
         })
     }
 
-    fn admit(
-        &self,
-        need: Need,
-        request: &Request,
-        peer: Peer,
-    ) -> Result<(Caller, Option<OwnedSemaphorePermit>), Response> {
+    /// A place among the requests at a time.
+    fn enter(&self) -> Result<Option<OwnedSemaphorePermit>, Response> {
         let refuse = |status, text: &str| Err(Response::text(status, format!("{text}\n")));
         if let Some(rate) = &self.rate
             && !rate.lock().admit(self.epoch.elapsed())
@@ -181,21 +182,32 @@ impl Access {
             self.rejected.inc();
             return refuse(429, "Too Many Requests");
         }
-        let place = match &self.places {
-            None => None,
+        match &self.places {
+            None => Ok(None),
             Some(places) => match Arc::clone(places).try_acquire_owned() {
-                Ok(place) => Some(place),
-                Err(_) => return refuse(503, "too many requests at a time"),
+                Ok(place) => Ok(Some(place)),
+                Err(_) => refuse(503, "too many requests at a time"),
             },
-        };
-        let role = match (&self.authenticator, need) {
-            (_, Need::Nothing) | (None, _) => None,
+        }
+    }
+
+    /// Who asks, where that matters.
+    fn ask(&self, need: Need, headers: &HeaderMap, peer: &Peer) -> Authenticating {
+        match (&self.authenticator, need) {
+            (_, Need::Nothing) | (None, _) => Box::pin(std::future::ready(Ok(None))),
             (Some(authenticator), _) => {
-                let certificate = peer.certificate.as_deref();
-                authenticator(request.headers(), certificate, peer.address)
-                    .map_err(|error| Response::text(401, format!("{error}\n")))?
+                authenticator(headers, peer.certificate.as_deref(), peer.address)
             }
-        };
+        }
+    }
+
+    /// The role, if it is enough.
+    fn judge(
+        &self,
+        need: Need,
+        role: Result<Option<Arc<str>>, HttpAuthenticationError>,
+    ) -> Result<Option<Arc<str>>, Response> {
+        let role = role.map_err(|error| Response::text(401, format!("{error}\n")))?;
         if need == Need::SuperUser
             && let Some(super_users) = &self.super_users
             && !role
@@ -206,7 +218,7 @@ impl Access {
             let reason = r#"{"reason":"Client is not authorized to perform operation"}"#;
             return Err(Response::json(401, reason));
         }
-        Ok((Caller { peer, role }, place))
+        Ok(role)
     }
 
     fn count(&self, answer: &Answer) {

@@ -13,7 +13,9 @@ mod reverse_proxy;
 mod routes;
 mod targets;
 
-pub use access::{Access, AccessOptions, Caller, HttpAuthenticationError, HttpAuthenticator, Need};
+pub use access::{
+    Access, AccessOptions, Authenticating, Caller, HttpAuthenticationError, HttpAuthenticator, Need,
+};
 pub use reverse_proxy::{ReverseProxy, ReverseProxyOptions};
 pub use routes::{RouteOptions, routes};
 pub use targets::{KnownHosts, WebBrokers};

@@ -16,7 +16,9 @@ use crate::admin::{
     Access, AccessOptions, HttpAuthenticationError, HttpAuthenticator, ReverseProxy,
     ReverseProxyOptions, RouteOptions, WebBrokers, routes,
 };
-use crate::auth::{self, AuthenticationService, Presented, SetupErrors};
+use crate::auth::{
+    self, AuthenticationError, AuthenticationService, Presented, Principal, SetupErrors,
+};
 use crate::config::{self, GatewaySettings};
 use crate::gateway::{Gateway, GatewayHandle};
 use crate::http::{HttpLimits, HttpServer, Phase, Phases, Response, Router, phases};
@@ -127,7 +129,10 @@ fn router(
         .authorization_enabled
         .then(|| authentication.super_user_roles.iter().cloned().collect());
     let access = AccessOptions {
-        authenticator: gateway.authentication().cloned().map(authenticator),
+        authenticator: gateway
+            .authentication()
+            .cloned()
+            .map(|service| authenticator(gateway.clone(), service)),
         super_users,
         max_requests: settings.proxy.max_requests,
         requests_per_second: settings.proxy.requests_per_second,
@@ -171,17 +176,31 @@ fn router(
 }
 
 /// Who asks over HTTP, by the rules that hold for clients.
-fn authenticator(service: AuthenticationService) -> HttpAuthenticator {
+fn authenticator(gateway: GatewayHandle, service: AuthenticationService) -> HttpAuthenticator {
     Arc::new(move |headers, certificate, address| {
         let presented = Presented {
             address,
             certificate,
         };
-        // Passwords take up to a second to hash.
-        let authenticate = || service.authenticate_http(headers, &presented, auth::clock::now());
-        tokio::task::block_in_place(authenticate)
-            .map(|principal| Some(principal.role))
-            .map_err(|error| HttpAuthenticationError(error.to_string()))
+        let role = |principal: Result<Principal, AuthenticationError>| {
+            principal
+                .map(|principal| Some(principal.role))
+                .map_err(|error| HttpAuthenticationError(error.to_string()))
+        };
+        if !service.is_costly_http(headers, &presented) {
+            let principal = service.authenticate_http(headers, &presented, auth::clock::now());
+            return Box::pin(std::future::ready(role(principal)));
+        }
+        let (service, headers) = (service.clone(), headers.clone());
+        let certificate = certificate.map(<[u8]>::to_vec);
+        let checked = gateway.check_costly(move || {
+            let presented = Presented {
+                address,
+                certificate: certificate.as_deref(),
+            };
+            service.authenticate_http(&headers, &presented, auth::clock::now())
+        });
+        Box::pin(async move { role(checked.await) })
     })
 }
 

@@ -52,6 +52,14 @@ struct User {
     last_good: Mutex<Option<hmac::Tag>>,
 }
 
+impl User {
+    /// Whether this is the tag of the password that was good last.
+    fn remembers(&self, tag: &hmac::Tag) -> bool {
+        let last_good = *self.last_good.lock();
+        last_good.is_some_and(|good| verify_slices_are_equal(good.as_ref(), tag.as_ref()).is_ok())
+    }
+}
+
 impl BasicProvider {
     /// Reads `user:hash` lines; empty ones and those that begin with `#` say nothing.
     ///
@@ -120,10 +128,7 @@ impl BasicProvider {
             return Err(BasicError::Wrong);
         };
         let tag = hmac::sign(&self.key, password.as_bytes());
-        let last_good = *known.last_good.lock();
-        let remembered = last_good
-            .is_some_and(|good| verify_slices_are_equal(good.as_ref(), tag.as_ref()).is_ok());
-        if !remembered {
+        if !known.remembers(&tag) {
             if !known.hash.is_of(password.as_bytes()) {
                 return Err(BasicError::Wrong);
             }
@@ -161,8 +166,13 @@ impl Provider for BasicProvider {
         Some(STANDARD.decode(encoded.trim()).unwrap_or_default())
     }
 
-    fn is_costly(&self) -> bool {
-        self.is_costly
+    fn is_costly(&self, data: &[u8]) -> bool {
+        let remembered = || {
+            let (user, password) = std::str::from_utf8(data).ok()?.split_once(':')?;
+            let tag = hmac::sign(&self.key, password.as_bytes());
+            Some(self.users.get(user)?.remembers(&tag))
+        };
+        self.is_costly && remembered() != Some(true)
     }
 }
 

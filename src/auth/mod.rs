@@ -30,6 +30,7 @@ use bytes::Bytes;
 pub use self::basic::BasicError;
 pub use self::certificate::CertificateError;
 pub use self::jwt::TokenError;
+pub(crate) use self::service::ANONYMOUS_METHOD;
 pub use self::service::{AuthenticationService, SetupError, SetupErrors};
 
 /// A time of the calendar, counted from 1970-01-01T00:00:00Z.
@@ -151,8 +152,8 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// The credential of an HTTP request, from the value of its `Authorization` header; `None`: it has none for this method.
     fn of_http(&self, authorization: Option<&str>, presented: &Presented<'_>) -> Option<Vec<u8>>;
 
-    /// Whether [`begin`](Self::begin) may take milliseconds and more.
-    fn is_costly(&self) -> bool {
+    /// Whether [`begin`](Self::begin) with this credential may take milliseconds and more.
+    fn is_costly(&self, _data: &[u8]) -> bool {
         false
     }
 }

@@ -126,11 +126,25 @@ impl AuthenticationService {
         }
     }
 
-    /// Whether checking a credential of this method may take milliseconds and more, so that a task that others wait for should
-    /// not do it itself.
+    /// Whether checking this credential may take milliseconds and more, so that a task that others wait for should not do it
+    /// itself.
     #[must_use]
-    pub fn is_costly(&self, method: &str) -> bool {
-        self.of_method(method).any(Provider::is_costly)
+    pub fn is_costly(&self, method: &str, data: &[u8]) -> bool {
+        self.of_method(method)
+            .any(|provider| provider.is_costly(data))
+    }
+
+    /// The same of the credential of an HTTP request.
+    #[must_use]
+    pub fn is_costly_http(&self, headers: &HeaderMap, presented: &Presented<'_>) -> bool {
+        let authorization = headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
+        self.inner.providers.iter().any(|provider| {
+            provider
+                .of_http(authorization, presented)
+                .is_some_and(|data| provider.is_costly(&data))
+        })
     }
 
     /// Begins with the first credential of a peer. Of several providers of one method the first that is content decides. The
@@ -283,7 +297,7 @@ fn token_key_setting(token: &TokenProviderSettings) -> &'static str {
 }
 
 /// The method name of those who are anonymous.
-const ANONYMOUS_METHOD: &str = "none";
+pub(crate) const ANONYMOUS_METHOD: &str = "none";
 /// The header by which HTTP clients name their method.
 const METHOD_HEADER: &str = "x-pulsar-auth-method-name";
 /// Errors that are printed.

@@ -148,6 +148,34 @@ async fn a_refused_connect_keeps_the_brokers_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_credential_that_does_not_come_is_no_fault_of_the_broker() {
+    struct Silent;
+    impl Introducer for Silent {
+        fn introduce<'a>(
+            &'a self,
+            _: &'a mut CommandConnect,
+        ) -> BoxFuture<'a, Result<(), CredentialError>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn answer(
+            &self,
+            _: crate::protocol::proto::pulsar::CommandAuthChallenge,
+        ) -> BoxFuture<'static, Result<Option<AuthData>, CredentialError>> {
+            Box::pin(std::future::ready(Ok(None)))
+        }
+    }
+    let options = ConnectionOptions {
+        authentication: Authentication::introduced_by(Arc::new(Silent)),
+        ..options()
+    };
+    let broker = ScriptedBroker::without_listener(Script::new());
+    let error = open(&broker, &options).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Credential(_)), "{error:?}");
+    assert!(error.is_about_the_client());
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_failed_handshake_has_its_error() {
     let cases: Vec<Case<ConnectError>> = vec![
         (vec![Step::Close], |e| {

@@ -15,6 +15,7 @@ use super::{
     error::{CloseReason, ConnectError},
 };
 use crate::{
+    config::CredentialError,
     net::FrameReader,
     protocol::{
         command::{Command, name_of},
@@ -50,8 +51,12 @@ where
 {
     let (client_version, protocol_version) =
         (connect.client_version.clone(), connect.protocol_version);
+    // Apart, since the broker is not to blame for one that does not come.
+    let introduced = options.authentication.introduce(&mut connect);
+    timeout(options.handshake_timeout, introduced)
+        .await
+        .unwrap_or_else(|_| Err(CredentialError::Supplier("none came in time".to_owned())))?;
     let steps = async {
-        options.authentication.introduce(&mut connect).await?;
         write(writer, &Command::from(connect)).await?;
         let mut challenges = 0;
         loop {

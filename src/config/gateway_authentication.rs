@@ -122,6 +122,18 @@ impl Builder {
     }
 
     fn check_authentication_together(&mut self, settings: &GatewayAuthenticationSettings) {
+        if let Some(clients) = &settings.clients
+            && let Some(anonymous) = &clients.anonymous_role
+            && settings.trusted_proxy_roles.contains(anonymous)
+        {
+            let key = "trustedProxyRoles";
+            let what =
+                format!("{anonymous} is the anonymousUserRole: anybody could act for anybody");
+            self.problems.push(
+                Problem::new(self.origin(key), key, what)
+                    .expected("roles that somebody has to prove"),
+            );
+        }
         if settings.clients.is_some() {
             if settings.authorization_enabled {
                 self.warn(
@@ -578,6 +590,13 @@ mod tests {
                 .iter()
                 .any(|w| w.what.contains("brokers authorize"))
         );
+        let anybody = problems(&[
+            "authenticationEnabled=true",
+            "authenticationProviders=tls",
+            "anonymousUserRole=edge",
+            "trustedProxyRoles=edge",
+        ]);
+        assert!(anybody[0].contains("anybody could act"), "{anybody:?}");
         let nobody = problems(&["authenticationEnabled=true"]);
         assert_eq!(
             nobody,

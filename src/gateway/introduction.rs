@@ -86,10 +86,12 @@ impl Introductions {
         self.forward && supported && request.client.as_ref().is_some_and(itself)
     }
 
-    /// Whether the gateway has to end this client's direct connection when its credential expires: brokers that got it do so
-    /// themselves, or ask the client for another.
-    pub(crate) fn ends_at_expiry(&self) -> bool {
-        !self.forward
+    /// Whether the gateway has to end this client's direct connection when its credential expires. Brokers that got a token of the
+    /// client's own do so themselves, or ask it for another; of anything else they do not know when it ends.
+    pub(crate) fn ends_at_expiry(&self, client: &AuthenticatedClient) -> bool {
+        let is_token = |credential: &&Credential| credential.method == "token";
+        let token = client.credential.as_ref().filter(is_token);
+        client.identity.original.is_some() || self.forwarded(token).is_none()
     }
 
     /// The CONNECT of a direct connection, with the gateway's credential as it is now.
@@ -191,7 +193,10 @@ impl Introductions {
     /// `original_auth_data` and `original_auth_method`. The protocol has the former as text: other bytes cannot be forwarded, and
     /// a broker that wants them refuses the client.
     fn forwarded<'a>(&self, credential: Option<&'a Credential>) -> Option<(&'a str, &'a str)> {
-        let credential = credential.filter(|_| self.forward)?;
+        // A broker would look for a certificate in the handshake with the gateway, and find the gateway's.
+        let is_certificate = |credential: &&Credential| credential.method == "tls";
+        let credential =
+            credential.filter(|credential| self.forward && !is_certificate(credential))?;
         let Ok(data) = std::str::from_utf8(&credential.data) else {
             tracing::debug!(
                 method = credential.method,
@@ -397,6 +402,37 @@ mod tests {
             (seen.original_auth_data, seen.original_auth_method),
             (None, None)
         );
+    }
+
+    #[test]
+    fn a_certificate_is_not_forwarded_and_only_a_forwarded_token_is_left_to_brokers() {
+        let with = |method: &str, original| {
+            let mut client = client(original, b"x");
+            client.credential = Some(Credential {
+                method: method.to_owned(),
+                data: Bytes::from_static(b"x"),
+            });
+            client
+        };
+        let forwarding = Introductions::new(own(), true);
+        let seen = told(&forwarding, &request(Some(with("tls", None))));
+        assert_eq!(seen.original_principal(), "me");
+        assert_eq!(
+            (seen.original_auth_data, seen.original_auth_method),
+            (None, None)
+        );
+        for (method, original, ends) in [
+            ("token", None, false),
+            ("token", Some("you"), true),
+            ("tls", None, true),
+            ("basic", None, true),
+        ] {
+            let client = with(method, original);
+            assert_eq!(forwarding.ends_at_expiry(&client), ends, "{method}");
+            assert!(Introductions::new(own(), false).ends_at_expiry(&client));
+        }
+        let binary = client(None, b"\xff");
+        assert!(forwarding.ends_at_expiry(&binary));
     }
 
     #[test]

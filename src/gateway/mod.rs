@@ -45,7 +45,7 @@ use self::stats::GatewayMetrics;
 use self::tls::GatewayTls;
 pub use self::tls::TlsStartError;
 pub use self::topics::TopicStats;
-use crate::auth::{AuthenticationService, SetupErrors};
+use crate::auth::{AuthenticationError, AuthenticationService, Principal, SetupErrors};
 use crate::client::{AddressCheck, Authentication, TlsSource};
 use crate::config::GatewaySettings;
 use crate::http::{Phase, Phases};
@@ -109,6 +109,17 @@ impl GatewayHandle {
     /// The topics that have metrics of their own, in no order.
     pub fn topics(&self) -> Vec<TopicStats> {
         self.shared.metrics.topics.stats()
+    }
+
+    /// Checks a credential that takes long, one of a few at a time, where it holds nobody else up.
+    pub fn check_costly<F>(
+        &self,
+        check: F,
+    ) -> impl Future<Output = Result<Principal, AuthenticationError>> + Send + 'static + use<F>
+    where
+        F: FnOnce() -> Result<Principal, AuthenticationError> + Send + 'static,
+    {
+        self.shared.check_costly(check)
     }
 
     /// How brokers are reached over TLS.
@@ -382,6 +393,31 @@ impl Shared {
     fn next_turn(&self) -> f64 {
         let turn = self.next_turn.fetch_add(GOLDEN_STEP, Ordering::Relaxed);
         f64::from(turn) / f64::from(u32::MAX)
+    }
+
+    /// Checks a credential that takes long, as a hashed password does, elsewhere than on the threads that serve everybody, and
+    /// only a few at a time.
+    fn check_costly<T, F>(
+        &self,
+        check: F,
+    ) -> impl Future<Output = Result<T, AuthenticationError>> + Send + 'static + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, AuthenticationError> + Send + 'static,
+    {
+        let places = Arc::clone(&self.costly_checks);
+        let tracker = self.connections.clone();
+        async move {
+            let place = places.acquire_owned().await;
+            let place = place.map_err(|_| AuthenticationError::Interrupted)?;
+            let checked = tracker.spawn_blocking(move || {
+                let _place = place;
+                check()
+            });
+            checked
+                .await
+                .unwrap_or(Err(AuthenticationError::Interrupted))
+        }
     }
 
     /// A place among the connections that are being refused, if there is one.

@@ -23,8 +23,9 @@ impl Rate {
     /// Takes the counter's value `elapsed` after the sample before.
     pub(crate) fn sample(&self, count: u64, elapsed: Duration) {
         let grown = count.saturating_sub(self.last.swap(count, Ordering::Relaxed));
-        // A counter that grows by more than 2^32 in some seconds loses nothing that a rate would show.
-        let grown = u32::try_from(grown).map_or(f64::from(u32::MAX), f64::from);
+        // A rate is not known to more digits than a float has.
+        #[expect(clippy::cast_precision_loss, reason = "see above")]
+        let grown = grown as f64;
         let seconds = elapsed.as_secs_f64();
         let rate = if seconds > 0.0 { grown / seconds } else { 0.0 };
         self.per_second.store(rate.to_bits(), Ordering::Relaxed);
@@ -177,6 +178,8 @@ mod tests {
         assert!(rate.per_second().abs() < f64::EPSILON);
         rate.sample(150, Duration::ZERO);
         assert!(rate.per_second().abs() < f64::EPSILON);
+        rate.sample(150 + (1 << 36), Duration::from_secs(1));
+        assert!((rate.per_second() - 68_719_476_736.0).abs() < 1.0);
     }
 
     #[test]

@@ -62,8 +62,8 @@ impl UserFacingError for DialError {
     }
 }
 
-/// Opens a connection to `target` if the policy allows it, with TLS where that is how brokers are reached: a client cannot know, so
-/// what it says of that does not count. Cancel-safe: dropping it closes what was opened.
+/// Opens a connection to a target that a client named, if the policy allows it, with TLS where that is how brokers are reached: a
+/// client cannot know, so what it says of that does not count. Cancel-safe: dropping it closes what was opened.
 ///
 /// # Errors
 /// See [`DialError`].
@@ -72,12 +72,24 @@ pub(crate) async fn dial(shared: &Shared, target: &BrokerAddress) -> Result<Stre
     let tls = shared.settings.tls.brokers.enabled;
     let target = shared.policy.as_reached(target, tls);
     shared.policy.check_named(&target)?;
+    dial_chosen(shared, &target).await
+}
+
+/// Opens a connection to a broker that the gateway chose itself. Cancel-safe, as [`dial`].
+///
+/// # Errors
+/// See [`DialError`].
+pub(crate) async fn dial_chosen(
+    shared: &Shared,
+    target: &BrokerAddress,
+) -> Result<Stream, DialError> {
+    shared.policy.check(target)?;
     let _timer = shared.metrics.dialling();
     let limit = shared.connect_timeout();
     let check = shared.address_check();
-    let dialled = client::dial::dial(&target, limit, Some(&check), &shared.tls.brokers).await;
+    let dialled = client::dial::dial(target, limit, Some(&check), &shared.tls.brokers).await;
     if let Err(error) = &dialled {
-        shared.brokers.failed(&target, error);
+        shared.brokers.failed(target, error);
     }
     Ok(dialled?)
 }

@@ -358,7 +358,11 @@ async fn the_gateways_token_is_read_anew_for_every_connection() {
     let connects = [direct_connect(&target), lookup_connect()];
     for (index, connect) in connects.into_iter().cycle().take(4).enumerate() {
         std::fs::write(&path, format!("token-{index}\n")).unwrap();
-        let connect = with_token(connect, &token("client"));
+        // Clients that differ do not share connections for lookups.
+        let connect = CommandConnect {
+            client_version: format!("client {index}"),
+            ..with_token(connect, &token("client"))
+        };
         drop(RawClient::established(gateway.address(), connect).await);
         let seen = broker.wait_for(Type::Connect, index + 1).await;
         let Command::Connect(seen) = &seen[index].command else {
@@ -369,7 +373,11 @@ async fn the_gateways_token_is_read_anew_for_every_connection() {
     std::fs::remove_file(&path).unwrap();
     for connect in [direct_connect(&target), lookup_connect()] {
         let mut client = RawClient::connect(gateway.address()).await;
-        client.send(with_token(connect, &token("client"))).await;
+        let connect = CommandConnect {
+            client_version: "client after that".to_owned(),
+            ..with_token(connect, &token("client"))
+        };
+        client.send(connect).await;
         let Command::Error(error) = client.receive().await else {
             panic!("no error")
         };

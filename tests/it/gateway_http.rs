@@ -283,12 +283,13 @@ fn authenticator() -> HttpAuthenticator {
         let token = headers
             .get("authorization")
             .and_then(|value| value.to_str().ok());
-        match token.and_then(|token| token.strip_prefix("Bearer ")) {
+        let role = match token.and_then(|token| token.strip_prefix("Bearer ")) {
             Some(role) => Ok(Some(role.into())),
             None => Err(HttpAuthenticationError(
                 "Authentication required".to_owned(),
             )),
-        }
+        };
+        Box::pin(std::future::ready(role))
     })
 }
 

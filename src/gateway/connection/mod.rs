@@ -332,19 +332,12 @@ async fn check(
     peer: &Peer,
 ) -> Result<auth::Step, AuthenticationError> {
     let now = auth::clock::now();
-    if !service.is_costly(&credential.method) {
+    if !service.is_costly(&credential.method, &credential.data) {
         return service.begin(&credential.method, &credential.data, &peer.presented(), now);
     }
-    let place = Arc::clone(&shared.costly_checks).acquire_owned().await;
-    let place = place.map_err(|_| AuthenticationError::Interrupted)?;
     let (service, credential, peer) = (service.clone(), credential.clone(), peer.clone());
-    let checked = shared.connections.spawn_blocking(move || {
-        let _place = place;
-        service.begin(&credential.method, &credential.data, &peer.presented(), now)
-    });
-    checked
-        .await
-        .unwrap_or(Err(AuthenticationError::Interrupted))
+    let check = move || service.begin(&credential.method, &credential.data, &peer.presented(), now);
+    shared.check_costly(check).await
 }
 
 /// What a client that wants a relay asked for.
@@ -361,7 +354,8 @@ fn end_of_relay(shared: &Shared, request: &ConnectRequest) -> Option<UnixTime> {
     shared.settings.authentication.refresh_check?;
     let client = request.client.as_ref()?;
     let expires_at = client.identity.authenticated.expires_at?;
-    shared.introductions.ends_at_expiry().then_some(expires_at)
+    let ends = shared.introductions.ends_at_expiry(client);
+    ends.then_some(expires_at)
 }
 
 /// Connects the client to the broker that it names.
@@ -449,7 +443,7 @@ async fn direct(shared: &Shared, mut client: FrameReader<ServerStream>, asked: A
 async fn any_broker(shared: &Shared) -> Result<Stream, DialError> {
     let mut last = DialError::from(ConnectError::DialTimeout(Duration::ZERO));
     for target in shared.brokers.in_turn() {
-        match upstream::dial(shared, &target).await {
+        match upstream::dial_chosen(shared, &target).await {
             Ok(broker) => return Ok(broker),
             Err(error) => last = error,
         }
@@ -484,10 +478,11 @@ async fn close_behind<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S, bytes: 
 /// Ends our side and gives the client a moment to end its own: closing with its bytes unread would reset the connection under
 /// the frame that it should still read.
 pub(super) async fn close<S: AsyncRead + AsyncWrite + Unpin>(client: &mut S) {
-    if client.shutdown().await.is_err() {
-        return;
-    }
     let rest = async {
+        // With TLS this has to write, too.
+        if client.shutdown().await.is_err() {
+            return;
+        }
         let mut left = DISCARD_MAX;
         while left > 0 {
             match poll_fn(|cx| discard(client, cx)).await {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::auth::{Identity, Principal};
+use crate::auth::{ANONYMOUS_METHOD, Identity, Principal};
 use crate::naming::{BrokerAddress, NameError};
 use crate::protocol::command::{Command, CommandError, name_of};
 use crate::protocol::fields::connect;
@@ -345,7 +345,8 @@ impl<'a> Handshake<'a> {
             return Step::Refuse(Refusal::BadOriginal);
         }
         let credential = match original {
-            None => Some(credential),
+            // What somebody without a name said is nobody's credential.
+            None => (principal.method.as_ref() != ANONYMOUS_METHOD).then_some(credential),
             Some(_) => connect.original_auth_data.as_ref().map(|data| Credential {
                 method: connect
                     .original_auth_method

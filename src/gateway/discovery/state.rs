@@ -118,12 +118,16 @@ impl BrokerTable {
     /// Up to `max` brokers that are to be probed now; each counts as being probed until [`probed`](Self::probed).
     pub(crate) fn due(&mut self, now: Duration, max: usize) -> Vec<BrokerAddress> {
         let due = |broker: &&mut Broker| broker.next_probe.is_some_and(|at| at <= now);
-        let due = self.brokers.iter_mut().filter(due).take(max);
-        due.map(|broker| {
-            broker.next_probe = None;
-            broker.address.clone()
-        })
-        .collect()
+        let mut due: Vec<&mut Broker> = self.brokers.iter_mut().filter(due).collect();
+        // Who has waited longest comes first: brokers that do not answer must not keep the others from being asked.
+        due.sort_by_key(|broker| broker.next_probe);
+        due.into_iter()
+            .take(max)
+            .map(|broker| {
+                broker.next_probe = None;
+                broker.address.clone()
+            })
+            .collect()
     }
 
     /// The outcome of a probe. A broker that went off the list meanwhile is of no interest.
@@ -411,6 +415,15 @@ mod tests {
         table.probed(&address("b"), true, now);
         table.unreachable(&address("b"), now);
         assert_eq!(table.due(now, 9), [address("b")]);
+    }
+
+    #[test]
+    fn who_waited_longest_is_probed_first_wherever_it_is_on_the_list() {
+        let mut table = table(&["a", "b"]);
+        assert_eq!(table.due(PROBE_PERIOD, 1), [address("a")]);
+        table.probed(&address("a"), false, PROBE_PERIOD);
+        let later = PROBE_PERIOD + RETRY_PERIOD * 20;
+        assert_eq!(table.due(later, 1), [address("b")]);
     }
 
     #[test]
