@@ -136,7 +136,7 @@ impl Pacer {
         }
     }
 
-    /// Messages that were due until `until` and were not sent: when, and how many about then. At most [`GROUPS_MAX`] groups,
+    /// Messages that were due until `until` and were not sent: when, and how many about then. At most `GROUPS_MAX` groups,
     /// however many messages there are. Without a rate nothing was ever due.
     pub fn unsent(&self, until: u64) -> impl Iterator<Item = (u64, u64)> {
         let scheduled = match self.pace {

@@ -4,7 +4,7 @@
 //! due, or as many as there is room for, with one call and one reading of the clock for all of them. A token goes with each
 //! message and comes back with its receipt: the time from which its latency counts.
 //!
-//! At the end receipts are waited for [`GRACE`]. What has none then is given up: the client hands its token back, and the
+//! At the end receipts are waited for `GRACE`. What has none then is given up: the client hands its token back, and the
 //! message counts with the time that it waited, so that a broker that stops answering does not look better than one that is
 //! slow.
 
