@@ -240,8 +240,18 @@ async fn failover_has_one_active(context: Context) -> Result<()> {
         }
     };
     context.produce(&topic, 100, &[]).await?;
-    let messages = take(&active_one, 60).await?;
-    ensure!(texts(&messages) == numbered(0..60), "order");
+    let mut messages = Vec::new();
+    for number in 0..100 {
+        let message = next(&active_one).await;
+        messages.push(message.with_context(|| format!("message {number}"))?);
+    }
+    ensure!(texts(&messages) == numbered(0..100), "order");
+    // Only now: Apache 4.0.8 has to be done with what it pushes before its consumer leaves. A write that ends between the
+    // departure and the failover begins a read at the end of the topic on behalf of the next consumer, and the failover, which
+    // finds that read, begins none of its own. The next consumer then gets nothing until somebody publishes.
+    for message in messages.iter().take(60) {
+        active_one.ack(message).await?;
+    }
     active_one.close().await;
     let messages = take(&other, 40).await?;
     ensure!(
