@@ -149,20 +149,25 @@ async fn lookups_lead_to_the_address_that_the_client_came_to() {
 
 #[tokio::test]
 async fn lookups_lead_to_the_advertised_url_if_there_is_one() {
-    let url = "pulsar://elsewhere:6650".to_owned();
-    let broker = TestNullBroker::start(|options| options.advertised = Some(url.clone()));
-    let mut client = broker.client().await;
-    client
-        .send(pb::CommandLookupTopic {
-            topic: topic(),
-            ..pb::CommandLookupTopic::default()
-        })
-        .await;
-    let Command::LookupResponse(found) = client.receive().await else {
-        panic!("no LOOKUP_RESPONSE");
-    };
-    assert_eq!(found.broker_service_url, Some(url));
-    broker.stop().await;
+    for url in ["pulsar://elsewhere:6650", "pulsar+ssl://elsewhere:6651"] {
+        let broker = TestNullBroker::start(|options| options.advertised = Some(url.to_owned()));
+        let mut client = broker.client().await;
+        client
+            .send(pb::CommandLookupTopic {
+                topic: topic(),
+                ..pb::CommandLookupTopic::default()
+            })
+            .await;
+        let Command::LookupResponse(found) = client.receive().await else {
+            panic!("no LOOKUP_RESPONSE");
+        };
+        // Clients that came by TLS read only the second field.
+        let urls = [found.broker_service_url, found.broker_service_url_tls];
+        let tls = url.starts_with("pulsar+ssl");
+        let wanted = [!tls, tls].map(|has| has.then(|| url.to_owned()));
+        assert_eq!(urls, wanted);
+        broker.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -94,7 +94,12 @@ pub(super) fn lookup(lookup: &pb::CommandLookupTopic, url: &str) -> Command {
     };
     match TopicName::parse(&lookup.topic) {
         Ok(_) => {
-            answer.broker_service_url = Some(url.to_owned());
+            // Clients that came by TLS take the second field; what ends TLS in front of this is named by `--advertised`.
+            if url.starts_with("pulsar+ssl://") {
+                answer.broker_service_url_tls = Some(url.to_owned());
+            } else {
+                answer.broker_service_url = Some(url.to_owned());
+            }
             answer.response = Some(LookupType::Connect as i32);
             answer.authoritative = Some(true);
         }
