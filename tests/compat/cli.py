@@ -3,6 +3,7 @@
 
     cli.py                                   all cases through the gateway
     cli.py --via direct --case chunked       one case without it
+    cli.py --via apache-proxy                all cases through the Apache proxy
 
 In most cases both tools send the same to one topic, then both take everything from it, each with a subscription of its own:
 what they print must be the same, byte for byte, and what one sent must look like what the other sent. Prints a line per case
@@ -361,7 +362,7 @@ def run_cases(names, case):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--via", action="append", choices=["gateway", "direct"])
+    parser.add_argument("--via", action="append", choices=["gateway", "direct", "apache-proxy"])
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "target/release/pulsegate")
     parser.add_argument("--case", action="append", choices=list(CASES))
     parser.add_argument("--peer", metavar="DIR", help="a running standalone or cluster of tests/peers/pulsar.py")
@@ -384,6 +385,8 @@ def main():
                 if via == "gateway":
                     front = way.enter_context(gateway(arguments.bin, peer.service_url, peer.admin_url, folder))
                     service_url = front.service_url
+                elif via == "apache-proxy":
+                    service_url = way.enter_context(pulsar.proxy(folder / "proxy", of=peer)).service_url
                 print(f"via {via}:", flush=True)
                 ours, real = tools(arguments.bin, service_url, folder)
                 case = Case(ours, real, peer.admin, folder, f"{via}-{time.time_ns() // 10**6}")

@@ -5,6 +5,7 @@ Apache proxy. Prints one table and `N passed, N failed`; everything that was sta
     run.py --gateway-bin target/release/pulsegate              through the gateway
     run.py --via direct --via apache-proxy                     what the clients do without it
     run.py --via direct --language go --case chunked_20mb      one program, one case
+    run.py --case disturbance --unloads 50 --kills 5           more of what happens to brokers while clients work
 """
 
 import argparse
@@ -25,7 +26,6 @@ from programs import ROOT
 import pulsar
 from processes import PeerError, end_process, raise_on_signals
 
-UNLOADS = 10
 SECONDS_BETWEEN_UNLOADS = 1.0
 CASE_SECONDS = 300
 RESULT = re.compile(r"(PASS|FAIL) (\w+)[ :]?(.*)")
@@ -94,8 +94,8 @@ class Program:
                 return True
         return False
 
-    def finish(self, expected, results, seconds):
-        """Tell the program to stop, wait for its end, and note one outcome for each expected case."""
+    def finish(self, expected, results, seconds, names=None):
+        """Tell the program to stop, wait for its end, and note one outcome for each expected case; some under other names."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write("stop\n")
             self.process.stdin.close()
@@ -104,7 +104,7 @@ class Program:
         self.close()
         for case in expected:
             missing = (False, f"no result; exit status {self.process.returncode}" if ended else "no result in time")
-            results.add(self.column, case, *self.outcomes.get(case, missing))
+            results.add(self.column, (names or {}).get(case, case), *self.outcomes.get(case, missing))
 
     def _ends_soon(self):
         try:
@@ -129,39 +129,53 @@ def list_cases(arguments):
     return arguments.case or known
 
 
-def disturb(peer, namespace, watched):
-    """Unload the bundles of a namespace ten times; in the middle kill the owner of a topic and start it again."""
+def disturb(peer, namespace, watched, unloads, kills):
+    """Unload each bundle of a namespace so many times, each time to the other broker; between that, at even distances,
+    kill the owner of a topic and start it again."""
     bundles = peer.admin.bundles(namespace)
-    for round_number in range(UNLOADS):
-        if round_number == UNLOADS // 2:
+    kill_at = {(2 * number + 1) * unloads // (2 * kills) for number in range(kills)}
+    moves = killed = 0
+    for round_number in range(unloads):
+        if round_number in kill_at:
             owner = peer.admin.owner(watched)
             name = next(broker["name"] for broker in peer.brokers if broker["service_url"] == owner)
             peer.kill(name)
+            killed += 1
             print(f"  killed {name}", flush=True)
             time.sleep(1)
             peer.start(name)
             print(f"  started {name} again", flush=True)
             time.sleep(3)
-        for bundle in bundles:
-            unload(peer, namespace, bundle)
+        targets = {bundle: retried(move, peer, namespace, bundle) for bundle in bundles}
         time.sleep(SECONDS_BETWEEN_UNLOADS)
-    print(f"  unloaded {namespace} {UNLOADS} times ({len(bundles)} bundles)", flush=True)
+        owners = retried(peer.bundle_owners, namespace)
+        moves += sum(owners.get(bundle) == target for bundle, target in targets.items())
+    print(f"  {unloads} unloads of each of {len(bundles)} bundles of {namespace}: {moves} of {unloads * len(bundles)} seen on the "
+          f"other broker {SECONDS_BETWEEN_UNLOADS:g} s later; {killed} kills", flush=True)
     time.sleep(2)
 
 
-def unload(peer, namespace, bundle):
-    """Unload one bundle. While a killed broker's ownership is being taken over the call may fail for a moment."""
+def move(peer, namespace, bundle):
+    """Unload one bundle and name the broker that is to have it; returns that broker's name."""
+    owner = peer.bundle_owners(namespace).get(bundle)
+    target = next(broker for broker in peer.brokers if broker["name"] != owner)
+    peer.admin.unload(namespace, bundle, target["admin_url"].removeprefix("http://"))
+    return target["name"]
+
+
+def retried(call, *arguments):
+    """Make an admin call. While a killed broker's ownership is being taken over it may fail for a moment."""
     end = time.monotonic() + 60
     while True:
         try:
-            return peer.admin.unload(namespace, bundle)
+            return call(*arguments)
         except PeerError:
             if time.monotonic() > end:
                 raise
             time.sleep(0.5)
 
 
-def run_disturbance(via, commands, options, peer, folder, results):
+def run_disturbance(via, commands, options, peer, arguments, folder, results):
     """Run the disturbance case of all programs at the same time under one disturbance."""
     namespace = f"public/disturbed-{via}"
     peer.admin.create_namespace(namespace, bundles=2)
@@ -173,12 +187,21 @@ def run_disturbance(via, commands, options, peer, folder, results):
         steady = all([program.wait_for("RUNNING " + DISTURBANCE, 90) for program in started])
         if steady:
             language = next(iter(commands))
-            disturb(peer, namespace, f"persistent://{namespace}/{language}-disturbance-exclusive-{options[-1]}")
+            watched = f"persistent://{namespace}/{language}-disturbance-exclusive-{options[-1]}"
+            disturb(peer, namespace, watched, arguments.unloads, arguments.kills)
         for program in started:
             program.finish([DISTURBANCE], results, CASE_SECONDS)
     finally:
         for program in started:
             program.close()
+
+
+def judge_end(front, results, column, lookups=False):
+    """All clients are gone: what the gateway still holds, and how it ends."""
+    left = front.left_over(lookups)
+    results.add(column, "no_connection_left", not any(left), str(left))
+    orderly = front.stop()
+    results.add(column, "stops_on_sigterm", orderly, f"exit status {front.exit_status}")
 
 
 @contextlib.contextmanager
@@ -192,8 +215,7 @@ def way_in(via, peer, arguments, folder, results):
     else:
         with gateway(arguments.gateway_bin, peer.service_url, peer.admin_url, folder) as front:
             yield front.service_url
-            orderly = front.stop()
-            results.add("gateway/itself", "stops_on_sigterm", orderly, f"exit status {front.exit_status}")
+            judge_end(front, results, "gateway/itself", arguments.lookups_end)
 
 
 def run_via(via, peer, commands, arguments, folder, results):
@@ -203,14 +225,15 @@ def run_via(via, peer, commands, arguments, folder, results):
     with way_in(via, peer, arguments, folder, results) as service_url:
         options = ["--service-url", service_url, "--admin-url", peer.admin_url, "--run", f"{via}-{time.time_ns() // 10**6}"]
         for language, command in commands.items() if calm else ():
-            asked = calm + ([] if arguments.case else programs.further_cases(language))
+            further = [] if arguments.case else programs.further_cases(language)
+            asked = calm + [case for case in further if case not in calm]
             program = Program(f"{via}/{language}", [*command, *options, *asked], folder / f"{via}-{language}.log")
             try:
                 program.finish(asked, results, CASE_SECONDS)
             finally:
                 program.close()
         if DISTURBANCE in cases:
-            run_disturbance(via, commands, options, peer, folder, results)
+            run_disturbance(via, commands, options, peer, arguments, folder, results)
 
 
 def parse_arguments():
@@ -219,6 +242,10 @@ def parse_arguments():
     parser.add_argument("--gateway-bin", type=pathlib.Path, default=ROOT / "target/release/pulsegate")
     parser.add_argument("--language", action="append", choices=list(programs.LANGUAGES))
     parser.add_argument("--case", action="append", default=[])
+    parser.add_argument("--unloads", type=int, default=10, help="of each bundle, in the case disturbance (default 10)")
+    parser.add_argument("--kills", type=int, default=1, help="of a broker, in the same case (default 1)")
+    parser.add_argument("--lookups-end", action="store_true",
+                        help="wait also for the end of connections for lookups, which the gateway keeps for a minute")
     parser.add_argument("--cluster", metavar="DIR", help="a running cluster of tests/peers/pulsar.py instead of a new one")
     parser.add_argument("--folder", type=pathlib.Path, help="where logs and data go (kept); default a temporary folder")
     return parser.parse_args()

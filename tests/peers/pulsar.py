@@ -90,10 +90,12 @@ class Admin:
         limits = self.call("GET", f"/admin/v2/namespaces/{namespace}/bundles")["boundaries"]
         return [f"{low}_{high}" for low, high in zip(limits, limits[1:])]
 
-    def unload(self, namespace, bundle=None):
-        """Unload a namespace or one of its bundles: its topics close and are looked up anew."""
+    def unload(self, namespace, bundle=None, to=None):
+        """Unload a namespace or one of its bundles: its topics close and are looked up anew. `to`: the broker that is to
+        have the bundle then, as host:port of its web service."""
         part = f"/{bundle}" if bundle else ""
-        self.call("PUT", f"/admin/v2/namespaces/{namespace}{part}/unload")
+        query = f"?destinationBroker={to}" if to else ""
+        self.call("PUT", f"/admin/v2/namespaces/{namespace}{part}/unload{query}")
 
     def owner(self, topic):
         """The `pulsar://` URL of the broker that serves a topic (`persistent://tenant/namespace/name`)."""
@@ -156,6 +158,15 @@ class Peer(Folder):
     def admin_url(self):
         """`http://host:port` of the first broker, or of the proxy."""
         return self.state["urls"]["admin_url"]
+
+    def bundle_owners(self, namespace):
+        """The names of the brokers that have the bundles of a namespace, by bundle; those that nobody has are missing."""
+        owners = {}
+        for broker in self.brokers:
+            place = broker["admin_url"].removeprefix("http://")
+            owned = Admin(broker["admin_url"]).call("GET", f"/admin/v2/brokers/{self.state['kind']}/{place}/ownedNamespaces")
+            owners |= {name.rpartition("/")[2]: broker["name"] for name in owned if name.startswith(f"{namespace}/")}
+        return owners
 
     def java(self, main_class, arguments, **sizes):
         """A java command line that logs to this folder."""

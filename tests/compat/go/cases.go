@@ -477,3 +477,30 @@ func seekByTime(s *service) error {
 	}
 	return receiveExactly(consumer, payloads(10, 10), "messages after the seek")
 }
+
+func pattern(s *service) error {
+	for index, content := range payloads(0, 3) {
+		producer, err := s.client.CreateProducer(pulsar.ProducerOptions{Topic: s.topic(fmt.Sprint("pattern-", index))})
+		if err != nil {
+			return err
+		}
+		_, err = producer.Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte(content)})
+		producer.Close()
+		if err != nil {
+			return err
+		}
+	}
+	consumer, err := s.subscribe("", pulsar.Exclusive, func(options *pulsar.ConsumerOptions) {
+		options.TopicsPattern = s.topic("pattern-.*")
+	})
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	seen, err := receive(consumer, 3)
+	if err != nil {
+		return err
+	}
+	sort.Strings(seen)
+	return checkEqual(seen, payloads(0, 3), "messages of all topics")
+}

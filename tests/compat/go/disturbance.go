@@ -38,7 +38,10 @@ type flow struct {
 	// order holds the first arrivals of each stream: a partition, or one key of it.
 	order   map[string][]int
 	repeats int
-	errors  []string
+	// The longest time between two messages, and when the newest one came.
+	pause  time.Duration
+	last   time.Time
+	errors []string
 }
 
 func startFlow(s *service, name, topic string, kind pulsar.SubscriptionType, consumers int, options pulsar.ProducerOptions) (*flow, error) {
@@ -143,6 +146,11 @@ func (f *flow) onMessage(message pulsar.Message) error {
 	stream = message.Topic() + " " + stream
 	f.lock.Lock()
 	defer f.lock.Unlock()
+	now := time.Now()
+	if !f.last.IsZero() {
+		f.pause = max(f.pause, now.Sub(f.last))
+	}
+	f.last = now
 	if f.seen[number] {
 		f.repeats++
 		return nil
@@ -250,7 +258,7 @@ func judge(flows []*flow) (string, error) {
 		}
 	}
 	var problems []string
-	sent, repeats := int64(0), 0
+	sent, repeats, pause := int64(0), 0, time.Duration(0)
 	for _, f := range flows {
 		close(f.drained)
 		f.readers.Wait()
@@ -258,9 +266,10 @@ func judge(flows []*flow) (string, error) {
 		problems = append(problems, f.problems()...)
 		sent += f.sent.Load()
 		repeats += f.repeats
+		pause = max(pause, f.pause)
 	}
 	if len(problems) > 0 {
 		return "", errors.New(strings.Join(problems, "; "))
 	}
-	return fmt.Sprintf("%d messages, %d repeats", sent, repeats), nil
+	return fmt.Sprintf("%d messages, %d repeats, longest pause %.1f s", sent, repeats, pause.Seconds()), nil
 }

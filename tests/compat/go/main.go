@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -37,21 +38,28 @@ var cases = []testCase{
 	{"reader", silent(reader)},
 	{"seek_by_id", silent(seekByID)},
 	{"seek_by_time", silent(seekByTime)},
+	{"pattern", silent(pattern)},
 	{"disturbance", disturbance},
 }
 
 func main() {
-	serviceURL := flag.String("service-url", "", "pulsar:// URL")
-	adminURL := flag.String("admin-url", "", "http:// URL")
-	namespace := flag.String("namespace", "public/default", "tenant/namespace of the topics")
-	run := flag.String("run", fmt.Sprint(time.Now().Unix()), "part of every topic name")
+	var o options
+	flag.StringVar(&o.serviceURL, "service-url", "", "pulsar:// or pulsar+ssl:// URL")
+	flag.StringVar(&o.adminURL, "admin-url", "", "http:// URL")
+	flag.StringVar(&o.adminToken, "admin-token", "", "token for the admin URL")
+	flag.StringVar(&o.namespace, "namespace", "public/default", "tenant/namespace of the topics")
+	flag.StringVar(&o.run, "run", fmt.Sprint(time.Now().Unix()), "part of every topic name")
+	flag.StringVar(&o.trust, "trust", "", "file with the certificates that are trusted")
+	flag.StringVar(&o.authPlugin, "auth-plugin", "", "class name of the method of authentication")
+	flag.StringVar(&o.authParams, "auth-params", "", "its parameters")
 	flag.Parse()
 	chosen, err := choose(flag.Args())
-	if err != nil || *serviceURL == "" || *adminURL == "" {
-		fmt.Fprintln(os.Stderr, "usage: compat --service-url URL --admin-url URL [--namespace T/N] [--run ID] [CASE ...]", err)
+	if err != nil || o.serviceURL == "" || o.adminURL == "" {
+		fmt.Fprintln(os.Stderr, "usage: compat --service-url URL --admin-url URL [OPTION ...] [CASE ...]", err)
+		flag.PrintDefaults()
 		os.Exit(2)
 	}
-	s, err := newService(*serviceURL, *adminURL, *namespace, *run)
+	s, err := newService(o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "client:", err)
 		os.Exit(1)
@@ -75,7 +83,7 @@ func choose(names []string) ([]testCase, error) {
 	}
 	known := map[string]testCase{}
 	var all []string
-	for _, each := range cases {
+	for _, each := range slices.Concat(cases, roleCases) {
 		known[each.name] = each
 		all = append(all, each.name)
 	}

@@ -21,21 +21,36 @@ const (
 	quietTime      = 1500 * time.Millisecond
 )
 
-// service is what a case needs: a client, unique topic names, and the few admin calls.
-type service struct {
-	client                   pulsar.Client
-	adminURL, namespace, run string
+// options are those of the command line.
+type options struct {
+	serviceURL, adminURL, adminToken, namespace, run, trust, authPlugin, authParams string
 }
 
-func newService(serviceURL, adminURL, namespace, run string) (*service, error) {
+// service is what a case needs: a client, unique topic names, and the few admin calls.
+type service struct {
+	options
+	client pulsar.Client
+}
+
+func newService(o options) (*service, error) {
 	quiet := logrus.New()
 	quiet.SetLevel(logrus.FatalLevel)
-	client, err := pulsar.NewClient(pulsar.ClientOptions{
-		URL:              serviceURL,
-		OperationTimeout: 60 * time.Second,
-		Logger:           log.NewLoggerWithLogrus(quiet),
-	})
-	return &service{client, adminURL, namespace, run}, err
+	client := pulsar.ClientOptions{
+		URL:                   o.serviceURL,
+		OperationTimeout:      60 * time.Second,
+		Logger:                log.NewLoggerWithLogrus(quiet),
+		TLSTrustCertsFilePath: o.trust,
+		TLSValidateHostname:   o.trust != "",
+	}
+	if o.authPlugin != "" {
+		authentication, err := pulsar.NewAuthentication(o.authPlugin, o.authParams)
+		if err != nil {
+			return nil, err
+		}
+		client.Authentication = authentication
+	}
+	made, err := pulsar.NewClient(client)
+	return &service{o, made}, err
 }
 
 // topic is a topic of this run that the client creates on first use.
@@ -52,6 +67,9 @@ func (s *service) partitionedTopic(name string, partitions int) (string, error) 
 		return "", err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	if s.adminToken != "" {
+		request.Header.Set("Authorization", "Bearer "+s.adminToken)
+	}
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return "", err

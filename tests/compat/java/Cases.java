@@ -20,6 +20,7 @@ import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.Reader;
+import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
 
 /** The cases that need no disturbance. Each throws when something is not as it should be. */
@@ -276,6 +277,21 @@ final class Cases {
             Service.checkEqual(Service.receive(consumer, 20), Service.payloads(0, 20), "messages");
             consumer.seek(middle);
             Service.checkEqual(Service.receive(consumer, 10), Service.payloads(10, 10), "messages after the seek");
+        }
+    }
+
+    static void pattern(Service service) throws Exception {
+        Set<String> expected = new TreeSet<>();
+        for (int index = 0; index < 3; index++) {
+            try (Producer<byte[]> producer = service.client.newProducer().topic(service.topic("pattern-" + index)).create()) {
+                producer.send(Service.bytes("message " + index));
+                expected.add("message " + index);
+            }
+        }
+        try (Consumer<byte[]> consumer = service.client.newConsumer().topicsPattern(service.topic("pattern-.*"))
+                .subscriptionName("subscription").subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                .subscribe()) {
+            Service.checkEqual(new TreeSet<>(Service.receive(consumer, 3)), expected, "messages of all topics");
         }
     }
 }

@@ -16,6 +16,8 @@ public final class Compat {
     }
 
     private static final Map<String, Case> CASES = new LinkedHashMap<>();
+    /** Only when named: they want a broker that authorizes, and a role of their own. */
+    private static final List<String> ROLE_CASES = List.of("produce_only", "consume_only", "stranger");
 
     static {
         add("produce_consume", Cases::produceConsume);
@@ -33,7 +35,11 @@ public final class Compat {
         add("reader", Cases::reader);
         add("seek_by_id", Cases::seekById);
         add("seek_by_time", Cases::seekByTime);
+        add("pattern", Cases::pattern);
         CASES.put("disturbance", Disturbance::run);
+        CASES.put("produce_only", Roles::produceOnly);
+        CASES.put("consume_only", Roles::consumeOnly);
+        CASES.put("stranger", Roles::stranger);
     }
 
     private Compat() {
@@ -65,10 +71,10 @@ public final class Compat {
         }
         if (names.isEmpty()) {
             names.addAll(CASES.keySet());
+            names.removeAll(ROLE_CASES);
         }
         int failed = 0;
-        try (Service service = new Service(options.get("--service-url"), options.get("--admin-url"),
-                options.get("--namespace"), options.get("--run"))) {
+        try (Service service = new Service(options)) {
             for (String name : names) {
                 failed += runCase(name, service) ? 0 : 1;
             }

@@ -51,14 +51,16 @@ final class Disturbance {
         List<String> problems = new ArrayList<>();
         int sent = 0;
         int repeats = 0;
+        long pause = 0;
         for (Flow flow : flows) {
             flow.finish();
             problems.addAll(flow.problems());
             sent += flow.sent;
             repeats += flow.repeats;
+            pause = Math.max(pause, flow.pause);
         }
         Service.check(problems.isEmpty(), String.join("; ", problems));
-        return sent + " messages, " + repeats + " repeats";
+        return "%d messages, %d repeats, longest pause %.1f s".formatted(sent, repeats, pause / 1e9);
     }
 
     /** One topic: a producer, consumers, and what was sent, acknowledged by the broker and received. */
@@ -68,6 +70,9 @@ final class Disturbance {
         volatile boolean stopping;
         volatile int sent;
         int repeats;
+        /** The longest time between two messages, and when the newest one came, in nanoseconds. */
+        long pause;
+        private long last;
         private volatile boolean drained;
         private final Producer<byte[]> producer;
         private final List<Thread> receivers = new ArrayList<>();
@@ -140,6 +145,9 @@ final class Disturbance {
         }
 
         private synchronized void onMessage(String topic, String[] content) {
+            long now = System.nanoTime();
+            pause = Math.max(pause, last == 0 ? 0 : now - last);
+            last = now;
             boolean fresh = received.computeIfAbsent(topic + " " + content[0], stream -> new LinkedHashSet<>())
                     .add(Integer.valueOf(content[1]));
             repeats += fresh ? 0 : 1;

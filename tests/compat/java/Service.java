@@ -5,9 +5,11 @@ import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.Message;
@@ -23,16 +25,24 @@ final class Service implements AutoCloseable {
     static final int RECEIVE_SECONDS = 60;
 
     final PulsarClient client;
-    private final String adminUrl;
+    private final Map<String, String> options;
     private final String namespace;
     private final String run;
 
-    Service(String serviceUrl, String adminUrl, String namespace, String run) throws Exception {
-        this.adminUrl = adminUrl;
-        this.namespace = namespace;
-        this.run = run;
-        client = PulsarClient.builder().serviceUrl(serviceUrl).operationTimeout(60, TimeUnit.SECONDS)
-                .enableTransaction(false).build();
+    /** The options are those of the command line. */
+    Service(Map<String, String> options) throws Exception {
+        this.options = options;
+        namespace = options.get("--namespace");
+        run = options.get("--run");
+        ClientBuilder builder = PulsarClient.builder().serviceUrl(options.get("--service-url"))
+                .operationTimeout(60, TimeUnit.SECONDS).enableTransaction(false);
+        if (options.containsKey("--trust")) {
+            builder.tlsTrustCertsFilePath(options.get("--trust")).enableTlsHostnameVerification(true);
+        }
+        if (options.containsKey("--auth-plugin")) {
+            builder.authentication(options.get("--auth-plugin"), options.get("--auth-params"));
+        }
+        client = builder.build();
     }
 
     @Override
@@ -53,10 +63,13 @@ final class Service implements AutoCloseable {
     }
 
     private void put(String path, String body) throws Exception {
-        HttpRequest request = HttpRequest.newBuilder(URI.create(adminUrl + path))
-                .header("Content-Type", "application/json")
-                .PUT(HttpRequest.BodyPublishers.ofString(body)).build();
-        HttpResponse<String> answer = HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(options.get("--admin-url") + path))
+                .header("Content-Type", "application/json").PUT(HttpRequest.BodyPublishers.ofString(body));
+        if (options.containsKey("--admin-token")) {
+            request.header("Authorization", "Bearer " + options.get("--admin-token"));
+        }
+        HttpResponse<String> answer =
+                HttpClient.newHttpClient().send(request.build(), HttpResponse.BodyHandlers.ofString());
         check(answer.statusCode() < 300, "PUT " + path + ": HTTP " + answer.statusCode() + " " + answer.body());
     }
 
@@ -145,7 +158,7 @@ final class Service implements AutoCloseable {
                 what + ": expected " + shortened(expected) + ", got " + shortened(seen));
     }
 
-    private static String shortened(Object value) {
+    static String shortened(Object value) {
         String text = String.valueOf(value);
         return text.length() > 300 ? text.substring(0, 300) + "..." : text;
     }

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import re
 import sys
 import time
 import traceback
@@ -28,8 +29,13 @@ class Service:
 
     def __init__(self, arguments):
         self.arguments = arguments
+        secured = {}
+        if arguments.trust:
+            secured = {"tls_trust_certs_file_path": arguments.trust, "tls_validate_hostname": True}
+        if arguments.auth_plugin:
+            secured["authentication"] = pulsar.Authentication(arguments.auth_plugin, arguments.auth_params)
         self.client = pulsar.Client(arguments.service_url, operation_timeout_seconds=60,
-                                    logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+                                    logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **secured)
 
     def topic(self, name, partitions=0):
         """A topic of this run, created by the client, or here when it is to have partitions."""
@@ -38,6 +44,8 @@ class Service:
             request = urllib.request.Request(
                 f"{self.arguments.admin_url}/admin/v2/persistent/{self.arguments.namespace}/{local}/partitions",
                 method="PUT", data=str(partitions).encode(), headers={"Content-Type": "application/json"})
+            if self.arguments.admin_token:
+                request.add_header("Authorization", f"Bearer {self.arguments.admin_token}")
             urllib.request.urlopen(request, timeout=60).close()
         return f"persistent://{self.arguments.namespace}/{local}"
 
@@ -295,14 +303,62 @@ def seek_by_time(service):
     check_equal(receive(consumer, 10), payloads(10, 10), "messages after the seek")
 
 
+@case
+def pattern(service):
+    for index, content in enumerate(payloads(3)):
+        service.client.create_producer(service.topic(f"pattern-{index}")).send(content)
+    consumer = service.subscribe(re.compile(service.topic("pattern-.*")))
+    check_equal(sorted(receive(consumer, 3)), payloads(3), "messages of all topics")
+
+
 CASES["disturbance"] = disturbance
+# Only when named: they want a broker that authorizes, and a role of their own. Each returns the words of the refusal.
+# They have a topic in common: the first one fills it, the second one takes from it.
+ROLE_CASES = {}
+
+
+def role_case(function):
+    """Register a case of a role under its function's name."""
+    ROLE_CASES[function.__name__] = function
+    return function
+
+
+def refused(attempt, *arguments, **options):
+    """Fail unless the broker refuses this for want of a right."""
+    try:
+        opened = attempt(*arguments, **options)
+    except pulsar.AuthorizationError as refusal:
+        return repr(refusal)
+    raise AssertionError(f"{opened} was opened without the right to it")
+
+
+@role_case
+def produce_only(service):
+    topic = service.topic("roles")
+    send_all(service.client.create_producer(topic), payloads(10))
+    return refused(service.subscribe, topic)
+
+
+@role_case
+def consume_only(service):
+    topic = service.topic("roles")
+    check_equal(receive(service.subscribe(topic), 10), payloads(10), "messages")
+    return refused(service.client.create_producer, topic)
+
+
+@role_case
+def stranger(service):
+    topic = service.topic("roles")
+    refused(service.client.create_producer, topic)
+    refused(service.client.create_reader, topic, pulsar.MessageId.earliest)
+    return refused(service.subscribe, topic)
 
 
 def run_case(name, service):
     """Run one case, print its line, and return whether it passed."""
     began = time.monotonic()
     try:
-        note = CASES[name](service)
+        note = (CASES | ROLE_CASES)[name](service)
     except Exception as problem:
         at = traceback.extract_tb(problem.__traceback__)[-1]
         print(f"FAIL {name}: {type(problem).__name__} {problem} (line {at.lineno})", flush=True)
@@ -315,13 +371,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--service-url", required=True)
     parser.add_argument("--admin-url", required=True)
+    parser.add_argument("--admin-token")
     parser.add_argument("--namespace", default="public/default")
     parser.add_argument("--run", default=str(int(time.time())), help="part of every topic name")
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all")
+    parser.add_argument("--trust", metavar="FILE", help="certificates that are trusted, for TLS")
+    parser.add_argument("--auth-plugin", metavar="CLASS")
+    parser.add_argument("--auth-params", default="")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all but those of roles")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.cases if name not in CASES]
+    unknown = [name for name in arguments.cases if name not in CASES | ROLE_CASES]
     if unknown:
-        parser.error(f"unknown case {', '.join(unknown)}; there are {', '.join(CASES)}")
+        parser.error(f"unknown case {', '.join(unknown)}; there are {', '.join(CASES | ROLE_CASES)}")
     service = Service(arguments)
     names = arguments.cases or list(CASES)
     failed = sum(not run_case(name, service) for name in names)

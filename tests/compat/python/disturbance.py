@@ -26,6 +26,7 @@ class Flow:
         topic = service.topic(f"disturbance-{name}", partitions=partitions)
         self.lock = threading.Lock()
         self.receipted, self.received, self.errors, self.repeats = set(), {}, [], 0
+        self.last, self.pause = None, 0.0
         self.sent = 0
         self.stopping = threading.Event()
         self.drained = threading.Event()
@@ -75,6 +76,9 @@ class Flow:
             stream, number = message.data().decode().split(":")
             stream = f"{message.topic_name()} {stream}"
             with self.lock:
+                now = time.monotonic()
+                self.pause = max(self.pause, now - (self.last or now))
+                self.last = now
                 numbers = self.received.setdefault(stream, {})
                 if int(number) in numbers:
                     self.repeats += 1
@@ -132,4 +136,5 @@ def disturbance(service):
     problems = [problem for flow in flows for problem in flow.problems()]
     if problems:
         raise AssertionError("; ".join(problems))
-    return f"{sum(flow.sent for flow in flows)} messages, {sum(flow.repeats for flow in flows)} repeats"
+    return (f"{sum(flow.sent for flow in flows)} messages, {sum(flow.repeats for flow in flows)} repeats, "
+            f"longest pause {max(flow.pause for flow in flows):.1f} s")

@@ -48,6 +48,9 @@ struct Seen {
     /// The first arrivals of each stream: a partition, or one key of it.
     order: BTreeMap<String, Vec<usize>>,
     repeats: usize,
+    /// The longest time between two messages, and when the newest one came.
+    pause: Duration,
+    last: Option<Instant>,
     errors: Vec<String>,
 }
 
@@ -152,6 +155,10 @@ impl Flow {
             seen.errors.push(format!("message {content:?}"));
             return;
         };
+        let now = Instant::now();
+        let pause = seen.last.map_or(Duration::ZERO, |last| now - last);
+        seen.pause = seen.pause.max(pause);
+        seen.last = Some(now);
         if !seen.received.insert(number) {
             seen.repeats += 1;
             return;
@@ -308,9 +315,13 @@ async fn judge(flows: &[Arc<Flow>], mut tasks: JoinSet<()>) -> anyhow::Result<St
             .map(|flow| value(&flow.seen.lock().expect("no holder panics")))
             .sum()
     };
+    let pauses = flows
+        .iter()
+        .map(|flow| flow.seen.lock().expect("no holder panics").pause);
     Ok(format!(
-        "{} messages, {} repeats",
+        "{} messages, {} repeats, longest pause {:.1} s",
         count(|seen| seen.sent),
-        count(|seen| seen.repeats)
+        count(|seen| seen.repeats),
+        pauses.max().unwrap_or_default().as_secs_f64()
     ))
 }

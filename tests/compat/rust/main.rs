@@ -4,6 +4,7 @@
 mod cases;
 mod disturbance;
 mod further;
+mod roles;
 mod service;
 
 use std::{collections::BTreeMap, future::Future, pin::Pin, process::ExitCode, time::Instant};
@@ -51,6 +52,13 @@ const CASES: &[(&str, Case)] = &[
     case!("disturbance", disturbance::disturbance),
 ];
 
+/// Only when named: they want a broker that authorizes, and a role of their own.
+const ROLE_CASES: &[(&str, Case)] = &[
+    case!("produce_only", roles::produce_only),
+    case!("consume_only", roles::consume_only),
+    case!("stranger", roles::stranger),
+];
+
 fn main() -> ExitCode {
     let mut options = BTreeMap::from([
         ("--namespace".to_owned(), "public/default".to_owned()),
@@ -65,43 +73,46 @@ fn main() -> ExitCode {
             names.push(argument);
         }
     }
-    let chosen: Vec<_> = CASES
-        .iter()
-        .filter(|(name, _)| names.is_empty() || names.iter().any(|wanted| wanted == name))
-        .collect();
+    let all = || CASES.iter().chain(ROLE_CASES);
+    let chosen: Vec<_> = if names.is_empty() {
+        CASES.iter().collect()
+    } else {
+        all()
+            .filter(|(name, _)| names.iter().any(|wanted| wanted == name))
+            .collect()
+    };
     let known = names
         .iter()
-        .all(|name| CASES.iter().any(|(known, _)| known == name));
-    let (Some(service_url), Some(admin_url), true) = (
-        options.get("--service-url"),
-        options.get("--admin-url"),
-        known,
-    ) else {
+        .all(|name| all().any(|(known, _)| known == name));
+    if !known || !options.contains_key("--service-url") || !options.contains_key("--admin-url") {
         eprintln!(
-            "usage: compat-client --service-url URL --admin-url URL [--namespace T/N] [--run ID] [CASE ...]"
+            "usage: compat-client --service-url URL --admin-url URL [--admin-token TOKEN] [--namespace T/N] [--run ID] \
+             [--trust FILE] [--auth-plugin CLASS --auth-params TEXT] [CASE ...]"
         );
-        let names: Vec<_> = CASES.iter().map(|(name, _)| *name).collect();
+        let names: Vec<_> = all().map(|(name, _)| *name).collect();
         eprintln!("cases: {}", names.join(" "));
         return ExitCode::from(2);
-    };
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .expect("a runtime can be made");
     let failed = runtime.block_on(async {
-        let service = Service::new(
-            service_url,
-            admin_url,
-            &options["--namespace"],
-            &options["--run"],
-        );
+        let service = Service::new(&options)?;
         let mut failed = 0;
         for (name, run) in &chosen {
             failed += usize::from(!run_case(name, *run, &service).await);
         }
         service.client.close();
-        failed
+        anyhow::Ok(failed)
     });
+    let failed = match failed {
+        Ok(failed) => failed,
+        Err(error) => {
+            eprintln!("client: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
     println!("{} passed, {failed} failed", chosen.len() - failed);
     ExitCode::from(u8::from(failed > 0))
 }

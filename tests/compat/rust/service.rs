@@ -1,6 +1,7 @@
 //! What a case needs: a client, topic names of its own, the few admin calls, and small checks.
 
 use std::{
+    collections::BTreeMap,
     fmt::Debug,
     io::{Read, Write},
     net::TcpStream,
@@ -14,6 +15,7 @@ use pulsegate::{
         ProducerOptions, PulsarClient,
         consumer::{InitialPosition, ReceivedMessage, SubscriptionType},
     },
+    config::{Sources, load_client},
     naming::TopicName,
 };
 use tokio::time::{Instant, timeout};
@@ -26,23 +28,39 @@ pub(crate) const QUIET_TIME: Duration = Duration::from_millis(1500);
 pub(crate) struct Service {
     pub(crate) client: PulsarClient,
     admin_url: String,
+    admin_token: Option<String>,
     pub(crate) namespace: String,
     pub(crate) run: String,
 }
 
 impl Service {
-    pub(crate) fn new(service_url: &str, admin_url: &str, namespace: &str, run: &str) -> Self {
-        let options = ClientOptions {
+    /// The options are those of the command line.
+    pub(crate) fn new(options: &BTreeMap<String, String>) -> anyhow::Result<Self> {
+        let option = |name: &str| options.get(name).cloned().unwrap_or_default();
+        let sets = [
+            ("brokerServiceUrl", "--service-url"),
+            ("tlsTrustCertsFilePath", "--trust"),
+            ("authPlugin", "--auth-plugin"),
+            ("authParams", "--auth-params"),
+        ];
+        let settings = load_client(&Sources {
+            sets: sets
+                .map(|(setting, name)| format!("{setting}={}", option(name)))
+                .to_vec(),
+            ..Sources::default()
+        })?
+        .settings;
+        let client = ClientOptions {
             operation_timeout: Duration::from_secs(60),
-            ..ClientOptions::default()
+            ..ClientOptions::of_settings(&settings)?
         };
-        let service_url = service_url.parse().expect("a service URL");
-        Self {
-            client: PulsarClient::new(service_url, options),
-            admin_url: admin_url.to_owned(),
-            namespace: namespace.to_owned(),
-            run: run.to_owned(),
-        }
+        Ok(Self {
+            client: PulsarClient::new(settings.service_url, client),
+            admin_url: option("--admin-url"),
+            admin_token: options.get("--admin-token").cloned(),
+            namespace: option("--namespace"),
+            run: option("--run"),
+        })
     }
 
     /// A topic of this run that the client creates on first use.
@@ -71,10 +89,13 @@ impl Service {
             .admin_url
             .trim_start_matches("http://")
             .trim_end_matches('/');
+        let authorization = self.admin_token.as_ref().map_or_else(String::new, |token| {
+            format!("Authorization: Bearer {token}\r\n")
+        });
         let mut stream = TcpStream::connect(host)?;
         write!(
             stream,
-            "PUT {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            "PUT {path} HTTP/1.1\r\nHost: {host}\r\n{authorization}Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
         )?;
         let mut answer = String::new();
