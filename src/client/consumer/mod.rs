@@ -13,11 +13,14 @@ mod error;
 mod message;
 mod open_batch;
 mod options;
+mod permits;
 mod ready;
 mod receiving;
 #[cfg(test)]
 mod receiving_tests;
 mod redelivery;
+#[cfg(test)]
+mod scripted_chunk_tests;
 #[cfg(test)]
 mod scripted_delivery_tests;
 #[cfg(test)]
@@ -120,7 +123,9 @@ impl Consumer {
     pub fn try_recv(&self) -> Result<Option<ReceivedMessage>, ReceiveError> {
         let set = self.set();
         while let Some(topic) = set.ready.pop() {
-            if let Some(message) = topic.receive_one() {
+            let message = topic.receive_one();
+            set.make_room_for_chunks();
+            if let Some(message) = message {
                 return Ok(Some(message));
             }
         }
@@ -177,7 +182,9 @@ impl Consumer {
             let mut changed = std::pin::pin!(set.ready.changed());
             changed.as_mut().enable();
             while let Some(topic) = set.ready.pop() {
-                if let Some(taken) = take(&topic) {
+                let taken = take(&topic);
+                set.make_room_for_chunks();
+                if let Some(taken) = taken {
                     if set.shared.options.receiver_queue_size == 0 {
                         // One message was asked for, whoever waits. The next one asks for the next.
                         set.ready.wake_one();

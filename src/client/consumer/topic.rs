@@ -20,12 +20,14 @@ use tracing::debug;
 
 use super::{
     acknowledgements::NoBatchSize,
+    chunks::ChunkBytes,
     error::{AckError, ReceiveError},
     message::QueuedEntry,
     options::ConsumerOptions,
+    permits::QueueSize,
     ready::ReadyTopics,
     receiving::{Notices, Receiving},
-    state::{BeforeSeek, QueueSize, State, Ticket},
+    state::{BeforeSeek, State, Ticket},
     unsent::{Acknowledging, Receipt, Unsent, give_up, send_all},
 };
 use crate::{
@@ -118,6 +120,7 @@ impl TopicConsumer {
                 Arc::clone(&text),
                 name.partition(),
                 &options,
+                Arc::clone(&set.chunk_bytes),
             )),
             name,
             text,
@@ -461,6 +464,7 @@ pub(crate) struct Shared {
     pub(crate) changes: Arc<watch::Sender<u64>>,
     pub(crate) tracker: TaskTracker,
     pub(crate) notices: Arc<Notices>,
+    pub(crate) chunk_bytes: Arc<ChunkBytes>,
 }
 
 /// What a connection calls. Belongs to one attachment.
