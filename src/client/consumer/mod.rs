@@ -222,6 +222,21 @@ impl Consumer {
         Ok(AckReceipt { answer })
     }
 
+    /// As [`ack_later`](Self::ack_later), with the entries that are acknowledged as a whole by that: all of a message in
+    /// chunks, and of a batch its entry if none of its messages is left. Whoever does not get the answer acknowledges these
+    /// again.
+    ///
+    /// # Errors
+    /// See [`AckError`].
+    pub(crate) fn ack_entries_later(
+        &self,
+        message: impl HasMessageId,
+    ) -> Result<(AckReceipt, Vec<(u64, u64)>), AckError> {
+        let topic = self.set().topic_of(&message)?;
+        let (answer, entries) = topic.acknowledge_entries(message.message_id())?;
+        Ok((AckReceipt { answer }, entries))
+    }
+
     /// Acknowledges messages of one topic. Without [`ConsumerOptions::ack_receipt`] it never waits.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use super::{
-    acknowledgements::NoBatchSize,
+    acknowledgements::{NoBatchSize, Position},
     chunks::ChunkBytes,
     error::{AckError, ReceiveError},
     message::QueuedEntry,
@@ -61,6 +61,12 @@ pub(crate) struct TopicConsumer {
     tracker: TaskTracker,
     pub(super) notices: Arc<Notices>,
 }
+
+/// The answer to an acknowledgement, where one is wanted, and the entries that it acknowledges as a whole.
+pub(crate) type AckOfEntries = (
+    Option<oneshot::Receiver<Result<(), AckError>>>,
+    Vec<Position>,
+);
 
 /// Where a consumer of a topic stands.
 #[derive(Debug, Clone)]
@@ -307,6 +313,21 @@ impl TopicConsumer {
             inner.state.acknowledge(id, now).map_err(no_size)?;
         }
         Ok(self.acknowledged(&mut inner, now))
+    }
+
+    /// As [`acknowledge`](Self::acknowledge), with the entries that are done with by that.
+    pub(crate) fn acknowledge_entries(&self, id: &MessageId) -> Result<AckOfEntries, AckError> {
+        let now = self.clock.now();
+        let mut inner = self.open()?;
+        let position = (id.ledger_id, id.entry_id);
+        let mut entries = inner.state.acknowledgements().entries_of(position).to_vec();
+        if entries.is_empty() {
+            entries.push(position);
+        }
+        if !inner.state.acknowledge(id, now).map_err(no_size)? {
+            entries.clear();
+        }
+        Ok((self.acknowledged(&mut inner, now), entries))
     }
 
     /// Acknowledges a message and all before it.
