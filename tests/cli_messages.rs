@@ -3,18 +3,21 @@
 
 use std::io::Read as _;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use pulsegate::protocol::batch::{BatchBuilder, BatchLimits};
 use pulsegate::protocol::command::Command as Wire;
 use pulsegate::protocol::frame::Frame;
 use pulsegate::protocol::message::{MessageForm, encode};
 use pulsegate::protocol::proto::pulsar::{
-    CommandAckResponse, CommandMessage, CommandProducerSuccess, CommandSendReceipt, CommandSuccess,
-    MessageIdData, MessageMetadata, ServerError, base_command::Type,
+    CommandAckResponse, CommandGetLastMessageIdResponse, CommandMessage, CommandProducerSuccess,
+    CommandSendReceipt, CommandSuccess, CompressionType, MessageIdData, MessageMetadata,
+    ServerError, SingleMessageMetadata, base_command::Type,
 };
 use pulsegate::testing::scripted_broker::{
-    Received, Script, ScriptedBroker, Step, error, lookup_connect, partitions,
+    Received, Script, ScriptedBroker, Step, connected_with, error, lookup_connect, partitions,
 };
 
 fn pulsegate(arguments: &[&str]) -> Command {
@@ -527,6 +530,200 @@ async fn acknowledgements_that_no_broker_took_are_sent_again_or_a_failure() {
         assert_eq!(is_failure, !is_back, "{printed}");
         assert_eq!(output.status.code(), Some(i32::from(!is_back)));
         assert_eq!(!broker.received_of(Type::Ack).is_empty(), is_back);
+        broker.stop().await;
+    }
+}
+
+/// A message to whoever sent this FLOW.
+fn message(received: &Received, entry_id: u64, metadata: &MessageMetadata, payload: Bytes) -> Step {
+    let Wire::Flow(flow) = &received.command else {
+        panic!("FLOW has its rule");
+    };
+    let command = Wire::from(CommandMessage {
+        consumer_id: flow.consumer_id,
+        message_id: MessageIdData {
+            ledger_id: 3,
+            entry_id,
+            ..MessageIdData::default()
+        },
+        ..CommandMessage::default()
+    });
+    let encoded = encode(metadata, payload, MessageForm::default());
+    Step::Frame(Frame {
+        command: command.encode_command(),
+        payload: encoded.to_bytes(),
+    })
+}
+
+/// The entries of each ACK, behind the number of its connection.
+fn entries_acknowledged(broker: &ScriptedBroker) -> Vec<(usize, Vec<u64>)> {
+    let entries = |received: Received| match received.command {
+        Wire::Ack(ack) => {
+            let ids = ack.message_id.iter().map(|id| id.entry_id).collect();
+            (received.connection, ids)
+        }
+        other => panic!("{other:?}"),
+    };
+    let acks = broker.received_of(Type::Ack).into_iter();
+    acks.map(entries).collect()
+}
+
+/// Loses the connection instead of answering the first ACK.
+fn lose_the_first() -> impl Fn(&Received) -> Vec<Step> + Send + Sync {
+    let count = AtomicUsize::new(0);
+    move |received| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => vec![Step::Close],
+        _ => acknowledged(received),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_of_a_batch_or_of_chunks_that_got_lost_is_sent_again_whole() {
+    let metadata = MessageMetadata {
+        producer_name: "p".to_owned(),
+        publish_time: 1,
+        ..MessageMetadata::default()
+    };
+    let chunk = |chunk_id| MessageMetadata {
+        uuid: Some("u".to_owned()),
+        num_chunks_from_msg: Some(2),
+        total_chunk_msg_size: Some(4),
+        chunk_id: Some(chunk_id),
+        ..metadata.clone()
+    };
+    let mut builder = BatchBuilder::new(BatchLimits::default());
+    for payload in [b"a", b"b"] {
+        let single = SingleMessageMetadata::default();
+        builder.push(single, payload).expect("room");
+    }
+    let (batch, payload) = builder
+        .finish(metadata.clone(), CompressionType::None)
+        .expect("small")
+        .expect("messages");
+    let first = [
+        (0, chunk(0), Bytes::from_static(b"ab")),
+        (1, chunk(1), Bytes::from_static(b"cd")),
+        (2, batch, payload),
+    ];
+    let last = [(3, metadata, Bytes::from_static(b"last"))];
+    let count = AtomicUsize::new(0);
+    let flow = move |received: &Received| {
+        let messages = match count.fetch_add(1, Ordering::SeqCst) {
+            0 => &first[..],
+            1 => &last[..],
+            _ => &[],
+        };
+        messages
+            .iter()
+            .map(|(entry, metadata, payload)| message(received, *entry, metadata, payload.clone()))
+            .collect()
+    };
+    let (broker, url) =
+        broker(|script| script.on(Type::Flow, flow).on(Type::Ack, lose_the_first())).await;
+    let output = run_beside(&["consume", "--url", &url, "t", "-s", "s", "-n", "4"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("content:last\n"));
+    let acks = entries_acknowledged(&broker);
+    let lost = acks[0].0;
+    let answered = acks.iter().filter(|(connection, _)| *connection != lost);
+    let mut entries: Vec<u64> = answered.flat_map(|(_, entries)| entries.clone()).collect();
+    entries.sort_unstable();
+    entries.dedup();
+    assert_eq!(entries, [0, 1, 2, 3], "{acks:?}");
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_acknowledgement_is_a_failure_also_when_nobody_reads_the_messages() {
+    let refuse = |received: &Received| {
+        let Wire::Ack(ack) = &received.command else {
+            panic!("ACK has its rule");
+        };
+        vec![Step::Send(Wire::from(CommandAckResponse {
+            consumer_id: ack.consumer_id,
+            request_id: ack.request_id,
+            error: Some(ServerError::MetadataError.into()),
+            ..CommandAckResponse::default()
+        }))]
+    };
+    let (broker, url) = broker(|script| {
+        script
+            .on(Type::Flow, deliver(&["one"]))
+            .on(Type::Ack, refuse)
+    })
+    .await;
+    let mut child = pulsegate(&["consume", "--url", &url, "t", "-s", "s", "-n", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let mut out = child.stdout.take().expect("piped");
+    let mut read = [0; "----- got message -----\n".len()];
+    out.read_exact(&mut read).expect("a message");
+    drop(out);
+    // It was acknowledged; the next one cannot be printed.
+    let flows = broker.wait_for(Type::Flow, 1).await;
+    let metadata = MessageMetadata {
+        producer_name: "p".to_owned(),
+        publish_time: 1,
+        ..MessageMetadata::default()
+    };
+    let next = message(&flows[0], 1, &metadata, Bytes::from_static(b"two"));
+    broker.push(vec![next]);
+    let output = tokio::task::spawn_blocking(move || child.wait_with_output().expect("wait"));
+    let output = output.await.expect("no panic");
+    assert_eq!(output.status.code(), Some(1));
+    let printed = stderr(&output);
+    assert!(printed.contains("cannot be acknowledged"), "{printed}");
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_without_answers_to_acknowledgements_is_asked_something_else() {
+    let old = |_: &Received| vec![Step::Send(connected_with(16, None))];
+    let last = |received: &Received| {
+        vec![Step::Send(Wire::from(CommandGetLastMessageIdResponse {
+            request_id: received.request_id(),
+            ..CommandGetLastMessageIdResponse::default()
+        }))]
+    };
+    // The second one dies of the acknowledgement and does not come back.
+    for dies in [false, true] {
+        let is_dead = Arc::new(AtomicBool::new(false));
+        let died = Arc::clone(&is_dead);
+        let subscribe = move |received: &Received| {
+            if is_dead.load(Ordering::SeqCst) {
+                vec![Step::Close]
+            } else {
+                success(received)
+            }
+        };
+        let ack = move |_: &Received| {
+            if dies {
+                died.store(true, Ordering::SeqCst);
+                vec![Step::Close]
+            } else {
+                Vec::new()
+            }
+        };
+        let (broker, url) = broker(|script| {
+            script
+                .on(Type::Connect, old)
+                .on(Type::Flow, deliver(&["one"]))
+                .on(Type::Ack, ack)
+                .on(Type::Subscribe, subscribe)
+                .on(Type::GetLastMessageId, last)
+        })
+        .await;
+        let output = run_beside(&["consume", "--url", &url, "t", "-s", "s"]).await;
+        assert!(stdout(&output).contains("content:one\n"));
+        let printed = stderr(&output);
+        assert_eq!(output.status.code(), Some(i32::from(dies)), "{printed}");
+        assert_eq!(
+            printed.contains("cannot be acknowledged"),
+            dies,
+            "{printed}"
+        );
         broker.stop().await;
     }
 }

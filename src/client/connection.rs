@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{Semaphore, TryAcquireError, mpsc, oneshot},
-    time::{MissedTickBehavior, timeout},
+    time::{Instant, MissedTickBehavior, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
@@ -267,7 +267,7 @@ impl Connection {
                 shared: Arc::clone(&shared),
             },
             challenged,
-            challenges: 0,
+            challenges: ChallengeRate::default(),
             answering: None,
             keep_alive_interval: options.keep_alive_interval,
         };
@@ -614,8 +614,7 @@ struct Driver<R> {
     stop: CancellationToken,
     ended: EndGuard,
     challenged: Challenged,
-    /// Challenges since the last keep-alive tick.
-    challenges: u32,
+    challenges: ChallengeRate,
     /// The answer to the broker's challenge, while it is being made; a further challenge meanwhile asks for the same.
     answering: Option<Answering>,
     keep_alive_interval: Option<Duration>,
@@ -695,7 +694,6 @@ impl<R: AsyncRead + Unpin> Driver<R> {
     /// `late` is the time since the tick was due. Where this task or its whole process stood still, neither PING was sent nor
     /// anything read meanwhile, and the silence is ours.
     fn on_keep_alive_tick(&mut self, late: Duration) -> Result<(), CloseReason> {
-        self.challenges = 0;
         let reading = self.parked.is_none() && late < TICK_LATE;
         let action = self.ended.shared.state.lock().on_keep_alive_tick(reading);
         match action {
@@ -769,8 +767,7 @@ impl<R: AsyncRead + Unpin> Driver<R> {
         if command_type == Type::AuthChallenge as i32
             && self.challenged.authentication.answers_challenges()
         {
-            self.challenges += 1;
-            if self.challenges > CHALLENGES_MAX {
+            if !self.challenges.take(Instant::now()) {
                 return Err(CloseReason::Violation("too many authentication challenges"));
             }
             if let Command::AuthChallenge(challenge) =
@@ -824,6 +821,28 @@ impl Challenged {
     }
 }
 
+/// How fast challenges come.
+#[derive(Debug, Default)]
+struct ChallengeRate {
+    /// When the present interval began; `None`: there was no challenge yet.
+    since: Option<Instant>,
+    /// Challenges in it.
+    count: u32,
+}
+
+impl ChallengeRate {
+    /// A challenge came; says whether it is one that may.
+    fn take(&mut self, now: Instant) -> bool {
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= CHALLENGES_INTERVAL;
+        if self.since.is_none_or(is_over) {
+            self.since = Some(now);
+            self.count = 0;
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= CHALLENGES_MAX
+    }
+}
+
 /// The answer that is being made; for ever when none is. Cancel-safe.
 async fn answered(answering: &mut Option<Answering>) -> <Answering as Future>::Output {
     let Some(answer) = answering else {
@@ -845,9 +864,11 @@ fn command_close(error: crate::protocol::command::CommandError) -> CloseReason {
     CloseReason::Command(Arc::new(error))
 }
 
-/// Challenges that are taken in one keep-alive interval. Brokers send one each minute at most
+/// Challenges that are taken in [`CHALLENGES_INTERVAL`]. Brokers send one each minute at most
 /// (`authenticationRefreshCheckSeconds`).
 const CHALLENGES_MAX: u32 = 100;
+/// How long [`CHALLENGES_MAX`] are enough for.
+const CHALLENGES_INTERVAL: Duration = Duration::from_secs(60);
 /// A keep-alive tick that comes so much after its time says that we did not run.
 const TICK_LATE: Duration = Duration::from_secs(1);
 /// How long closing waits for a broker to take what was sent before.

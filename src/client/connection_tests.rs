@@ -280,6 +280,31 @@ async fn connect_and_each_challenge_carry_a_freshly_read_credential() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_broker_may_challenge_as_often_as_it_likes_but_not_as_fast() {
+    let broker = ScriptedBroker::without_listener(Script::new());
+    let options = ConnectionOptions {
+        authentication: Authentication::token_from(Arc::new(|| Ok(Bytes::from("t")))),
+        // No PING says that time goes by.
+        keep_alive_interval: None,
+        ..options()
+    };
+    let (connection, _events) = open(&broker, &options).await.unwrap();
+    for count in 1..=250 {
+        broker.push(vec![Step::Send(auth_challenge())]);
+        tokio::select! {
+            reason = connection.closed() => panic!("{reason} at challenge {count}"),
+            _ = broker.wait_for(Type::AuthResponse, count) => {}
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    assert!(!connection.is_closed());
+    broker.push((0..101).map(|_| Step::Send(auth_challenge())).collect());
+    let reason = connection.closed().await;
+    assert!(matches!(reason, CloseReason::Violation(_)), "{reason:?}");
+    nothing_is_left(broker, options).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_credential_that_cannot_be_read_fails_the_handshake_and_ends_an_open_connection() {
     let broker = ScriptedBroker::without_listener(Script::new());
     let credentials = Mutex::new(vec![Ok(Bytes::from("good"))].into_iter());

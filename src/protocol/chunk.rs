@@ -192,6 +192,11 @@ impl Assembler {
         self.incomplete.clear();
     }
 
+    /// Sets [`AssemblerLimits::max_bytes`] for what is added from now on: several assemblers may share what there is.
+    pub fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.limits.max_bytes = max_bytes;
+    }
+
     /// The number of incomplete messages.
     #[must_use]
     pub fn incomplete(&self) -> usize {

@@ -14,7 +14,10 @@ pub(super) struct Acknowledging<'a> {
 }
 
 struct Waiting {
-    message: (Arc<str>, MessageId),
+    topic: Arc<str>,
+    /// What is acknowledged. Nothing, if it is a message of a batch of which others are not: then no acknowledgement is lost
+    /// with the answer.
+    entries: Vec<(u64, u64)>,
     receipt: AckReceipt,
 }
 
@@ -32,7 +35,7 @@ impl<'a> Acknowledging<'a> {
     /// # Errors
     /// This one, or one before it, is refused.
     pub(super) async fn add(&mut self, message: &ReceivedMessage) -> Result<(), AckError> {
-        self.send((Arc::clone(&message.topic), message.id.clone()))?;
+        self.send(&message.topic, &message.id)?;
         while let Some(mut first) = self.waiting.pop_front() {
             let answer = match first.receipt.try_answer() {
                 Some(answer) => answer,
@@ -44,10 +47,7 @@ impl<'a> Acknowledging<'a> {
             };
             match answer {
                 Err(error) if is_lost(&error) => {
-                    // Of a batch it is not known here which others were acknowledged with it: it is delivered again.
-                    if first.message.1.batch_index.is_none() {
-                        self.send(first.message)?;
-                    }
+                    self.send_again(&first.topic, &first.entries)?;
                     break;
                 }
                 answer => answer?,
@@ -65,12 +65,15 @@ impl<'a> Acknowledging<'a> {
         let mut last = ClientError::NotConnected;
         let settled = async {
             while let Some(first) = self.waiting.pop_front() {
-                match first.receipt.await {
-                    Err(AckError::Client(error))
-                        if error.is_retryable() && first.message.1.batch_index.is_none() =>
-                    {
+                let Waiting {
+                    topic,
+                    entries,
+                    receipt,
+                } = first;
+                match receipt.await {
+                    Err(AckError::Client(error)) if error.is_retryable() => {
                         last = error;
-                        self.send(first.message)?;
+                        self.send_again(&topic, &entries)?;
                         self.consumer.flush_acks();
                     }
                     answer => answer?,
@@ -87,9 +90,22 @@ impl<'a> Acknowledging<'a> {
         }
     }
 
-    fn send(&mut self, message: (Arc<str>, MessageId)) -> Result<(), AckError> {
-        let receipt = self.consumer.ack_later(&message)?;
-        self.waiting.push_back(Waiting { message, receipt });
+    fn send(&mut self, topic: &Arc<str>, id: &MessageId) -> Result<(), AckError> {
+        let message = (Arc::clone(topic), id.clone());
+        let (receipt, entries) = self.consumer.ack_entries_later(&message)?;
+        self.waiting.push_back(Waiting {
+            topic: message.0,
+            entries,
+            receipt,
+        });
+        Ok(())
+    }
+
+    /// Entries, not messages: what was a message of a batch or of several chunks is not known to the consumer any more.
+    fn send_again(&mut self, topic: &Arc<str>, entries: &[(u64, u64)]) -> Result<(), AckError> {
+        for (ledger_id, entry_id) in entries {
+            self.send(topic, &MessageId::of_entry(*ledger_id, *entry_id))?;
+        }
         Ok(())
     }
 }

@@ -206,7 +206,12 @@ impl Receiving<'_> {
             SETTLE
         };
         let settled = source.settle(limit).await;
-        shown.and(settled.map_err(CommandError::Acknowledge))
+        let settled = settled.map_err(CommandError::Acknowledge);
+        match shown {
+            // That nobody reads on may be no failure: it must not hide one.
+            Err(CommandError::Output(_)) => settled.and(shown),
+            shown => shown.and(settled),
+        }
     }
 
     async fn show_all<W: AsyncWrite + Unpin>(

@@ -2,30 +2,72 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
+
 use super::{
     acknowledgements::Position,
-    decode::{Decoded, Input, Lost, Unreadable, Visit, decompress},
+    decode::{Decoded, Input, Known, Lost, Tell, Unreadable, Visit, decompress},
     message::MessageView,
     options::ChunkOptions,
 };
 use crate::protocol::{
-    chunk::{Assembler, AssemblerLimits, ChunkError, ChunkOutcome},
+    chunk::{Assembled, Assembler, AssemblerLimits, ChunkError, ChunkOutcome},
     message::{EncodedParts, decode_metadata},
-    proto::pulsar::command_ack::ValidationError,
+    proto::pulsar::{MessageMetadata, command_ack::ValidationError},
 };
+
+/// The bytes of incomplete messages, of all topics of a consumer together.
+#[derive(Debug)]
+pub(crate) struct ChunkBytes {
+    max: usize,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    held: usize,
+    /// A message of so many bytes had no room because of those of other topics, and not for the first time.
+    wanted: usize,
+}
+
+impl ChunkBytes {
+    /// None is held, and at most so many may be.
+    pub(crate) fn new(max: usize) -> Self {
+        let counts = Mutex::default();
+        Self { max, counts }
+    }
+
+    /// Whether a message had no room because of those of other topics, and would have none now.
+    pub(super) fn is_crowded(&self) -> bool {
+        let counts = self.counts.lock();
+        counts.wanted > 0 && counts.held.saturating_add(counts.wanted) > self.max
+    }
+
+    /// Whoever had no room is helped as far as possible.
+    pub(super) fn settle(&self) {
+        self.counts.lock().wanted = 0;
+    }
+}
 
 /// The incomplete messages of one topic.
 #[derive(Debug)]
 pub(super) struct Chunks {
     options: ChunkOptions,
     assembler: Assembler,
+    bytes: Arc<ChunkBytes>,
+    /// What is counted there of this topic.
+    counted: usize,
     /// The entries of incomplete messages, by uuid.
     incomplete: BTreeMap<String, Incomplete>,
     /// The same in the order of their first chunks, in which they expire.
     order: VecDeque<(Duration, String)>,
+    /// Messages that gave way and were not completed since, the last ones: what comes of them without their beginning is to
+    /// be delivered again with it.
+    gave_way: VecDeque<String>,
 }
 
 #[derive(Debug)]
@@ -36,7 +78,7 @@ struct Incomplete {
 
 impl Chunks {
     /// None yet.
-    pub(super) fn new(options: ChunkOptions) -> Self {
+    pub(super) fn new(options: ChunkOptions, bytes: Arc<ChunkBytes>) -> Self {
         let assembler = Assembler::new(AssemblerLimits {
             max_incomplete: options.max_incomplete,
             max_bytes: options.max_bytes,
@@ -45,8 +87,11 @@ impl Chunks {
         Self {
             options,
             assembler,
+            bytes,
+            counted: 0,
             incomplete: BTreeMap::new(),
             order: VecDeque::new(),
+            gave_way: VecDeque::new(),
         }
     }
 
@@ -55,14 +100,67 @@ impl Chunks {
         self.assembler.clear();
         self.incomplete.clear();
         self.order.clear();
+        self.gave_way.clear();
+        self.count();
+    }
+
+    /// Tells what is held now.
+    fn count(&mut self) {
+        let held = self.assembler.held_bytes();
+        let mut counts = self.bytes.counts.lock();
+        counts.held = counts
+            .held
+            .saturating_sub(self.counted)
+            .saturating_add(held);
+        self.counted = held;
+    }
+
+    /// Adds a chunk as far as all topics together have room for it.
+    fn add(
+        &mut self,
+        uuid: &str,
+        metadata: &MessageMetadata,
+        payload: &[u8],
+    ) -> Result<Assembled, Refused> {
+        let is_again = self.has_given_way(uuid);
+        let mut counts = self.bytes.counts.lock();
+        let others = counts.held.saturating_sub(self.counted);
+        let room = self.bytes.max.saturating_sub(others);
+        self.assembler.set_max_bytes(room);
+        let added = self.assembler.push(metadata, payload);
+        let held = self.assembler.held_bytes();
+        counts.held = others.saturating_add(held);
+        self.counted = held;
+        added.map_err(|error| match error {
+            ChunkError::TooLarge { .. } => {
+                let claimed = usize::try_from(metadata.total_chunk_msg_size());
+                let claimed = claimed.unwrap_or(usize::MAX);
+                if others > 0 && claimed <= self.options.max_message_size.min(self.bytes.max) {
+                    // Not the first time: what is in its way then may be so for ever.
+                    if is_again {
+                        counts.wanted = counts.wanted.max(claimed);
+                    }
+                    Refused::NoRoom
+                } else {
+                    Refused::TooLarge(error)
+                }
+            }
+            ChunkError::OutOfOrder { .. } => Refused::OutOfOrder(error),
+            error => Refused::Impossible(error),
+        })
     }
 
     /// Takes a chunk. The last one of a message hands it out.
     pub(super) fn read(
         &mut self,
-        Input { entry, start, now }: Input<'_>,
+        Input {
+            entry,
+            start,
+            now,
+            now_ms,
+        }: Input<'_>,
         (parts, view): (&EncodedParts, MessageView<'_>),
-        visit: &mut Visit<'_>,
+        (tell, visit): (&mut Tell<'_>, &mut Visit<'_>),
         decoded: &mut Decoded,
     ) -> Result<(), Unreadable> {
         if start.leaves_out(entry.position(), None) {
@@ -74,32 +172,34 @@ impl Chunks {
             let reason = "a chunk does not say of which message it is";
             return Err(Unreadable::new(ValidationError::ChecksumMismatch, reason));
         };
-        let assembled = match self.assembler.push(&metadata, &parts.payload) {
+        let assembled = match self.add(uuid, &metadata, &parts.payload) {
             Ok(assembled) => assembled,
-            Err(error @ ChunkError::TooLarge { .. }) => {
-                // It may be all right, and somebody else may have room for it: nothing of it is acknowledged.
-                self.incomplete.remove(uuid);
-                decoded.too_large = Some(error.to_string());
-                return Ok(());
-            }
-            Err(error) => {
-                // The rest of a message whose beginning was lost, or one that contradicts itself: it never becomes whole.
+            Err(refused) => {
                 let incomplete = self.incomplete.remove(uuid);
                 let mut entries = incomplete.map_or_else(Vec::new, |incomplete| incomplete.entries);
                 entries.push(entry.position());
-                decoded.lost.push(Lost::new(entries, error));
+                match refused {
+                    // It may be all right, and somebody else may have room for it: nothing of it is acknowledged.
+                    Refused::TooLarge(error) => decoded.too_large = Some(error.to_string()),
+                    Refused::NoRoom => self.give_way(uuid, entries, decoded),
+                    // Its beginning is not here and may come again; Apache's Java client as well gives a chunk up only when
+                    // it is old.
+                    Refused::OutOfOrder(error) => {
+                        if self.has_given_way(uuid) || !self.is_old(&metadata, now_ms) {
+                            decoded.again.extend(entries);
+                        } else {
+                            decoded.lost.push(Lost::new(entries, error));
+                        }
+                    }
+                    // It contradicts itself: it never becomes whole.
+                    Refused::Impossible(error) => decoded.lost.push(Lost::new(entries, error)),
+                }
                 return Ok(());
             }
         };
         for evicted in assembled.evicted {
-            let Some(incomplete) = self.incomplete.remove(&evicted) else {
-                continue;
-            };
-            if self.options.ack_oldest_when_full {
-                let reason = "too many messages are incomplete, and this one is the oldest";
-                decoded.lost.push(Lost::new(incomplete.entries, reason));
-            } else {
-                decoded.again.extend(incomplete.entries);
+            if let Some(incomplete) = self.incomplete.remove(&evicted) {
+                self.give_way(&evicted, incomplete.entries, decoded);
             }
         }
         match assembled.outcome {
@@ -121,6 +221,7 @@ impl Chunks {
                 }
             }
             ChunkOutcome::Complete(payload) => {
+                self.forget(uuid);
                 let mut entries = self
                     .incomplete
                     .remove(uuid)
@@ -132,6 +233,11 @@ impl Chunks {
                 } else {
                     match decompress(view.metadata, &payload, self.options.max_message_size) {
                         Ok(payload) => payload,
+                        // As one whose chunks say so.
+                        Err(error) if error.code == ValidationError::UncompressedSizeCorruption => {
+                            decoded.too_large = Some(error.reason);
+                            return Ok(());
+                        }
                         Err(error) => {
                             entries.pop();
                             decoded.spare.extend(entries);
@@ -140,7 +246,7 @@ impl Chunks {
                     }
                 };
                 decoded.messages += 1;
-                decoded.chunks = Some(entries);
+                tell(Known::Chunks(entries));
                 let _ = visit(MessageView {
                     first_chunk,
                     payload: &payload,
@@ -149,6 +255,64 @@ impl Chunks {
             }
         }
         Ok(())
+    }
+
+    /// A message has no room beside others: it is to come again, unless it is to be given up then.
+    fn give_way(&mut self, uuid: &str, entries: Vec<Position>, decoded: &mut Decoded) {
+        if self.options.ack_oldest_when_full {
+            let reason = "too many messages are incomplete, and this one has to give way";
+            decoded.lost.push(Lost::new(entries, reason));
+            return;
+        }
+        decoded.again.extend(entries);
+        if uuid.len() > UUID_MAX || self.has_given_way(uuid) {
+            return;
+        }
+        if self.gave_way.len() >= GAVE_WAY_MAX {
+            self.gave_way.pop_front();
+        }
+        self.gave_way.push_back(uuid.to_owned());
+    }
+
+    fn forget(&mut self, uuid: &str) {
+        self.gave_way.retain(|gave_way| gave_way != uuid);
+    }
+
+    fn has_given_way(&self, uuid: &str) -> bool {
+        self.gave_way.iter().any(|gave_way| gave_way == uuid)
+    }
+
+    /// Whether a message was published too long ago for its rest to be waited for.
+    fn is_old(&self, metadata: &MessageMetadata, now_ms: u64) -> bool {
+        self.options.expire_after.is_some_and(|expire_after| {
+            let expire_after = u64::try_from(expire_after.as_millis()).unwrap_or(u64::MAX);
+            metadata.publish_time.saturating_add(expire_after) < now_ms
+        })
+    }
+
+    /// When the first chunk of the oldest message came.
+    pub(super) fn oldest(&mut self) -> Option<Duration> {
+        while let Some((since, uuid)) = self.order.front() {
+            let is_it = |incomplete: &Incomplete| incomplete.since == *since;
+            if self.incomplete.get(uuid).is_some_and(is_it) {
+                return Some(*since);
+            }
+            self.order.pop_front();
+        }
+        None
+    }
+
+    /// The oldest message gives way.
+    pub(super) fn give_up_oldest(&mut self, decoded: &mut Decoded) {
+        if self.oldest().is_some()
+            && let Some((_, uuid)) = self.order.pop_front()
+        {
+            self.assembler.discard(&uuid);
+            self.count();
+            if let Some(incomplete) = self.incomplete.remove(&uuid) {
+                self.give_way(&uuid, incomplete.entries, decoded);
+            }
+        }
     }
 
     /// A chunk that is not the last one was taken.
@@ -181,6 +345,7 @@ impl Chunks {
         incomplete.entries.push(position);
         if incomplete.entries.len() > CHUNKS_MAX {
             self.assembler.discard(uuid);
+            self.count();
             if let Some(incomplete) = self.incomplete.remove(uuid) {
                 let reason = "a message has too many chunks";
                 decoded.lost.push(Lost::new(incomplete.entries, reason));
@@ -201,22 +366,47 @@ impl Chunks {
         let Some(expire_after) = self.options.expire_after else {
             return;
         };
-        while let Some((since, uuid)) = self.order.front() {
+        while let Some(since) = self.oldest() {
             if since.saturating_add(expire_after) > now {
                 return;
             }
-            let is_it = |incomplete: &Incomplete| incomplete.since == *since;
-            if self.incomplete.get(uuid).is_some_and(is_it) {
-                self.assembler.discard(uuid);
-                if let Some(incomplete) = self.incomplete.remove(uuid) {
-                    let reason = "the rest of the message did not come in time";
-                    decoded.lost.push(Lost::new(incomplete.entries, reason));
-                }
+            let Some((_, uuid)) = self.order.pop_front() else {
+                return;
+            };
+            self.assembler.discard(&uuid);
+            self.count();
+            self.forget(&uuid);
+            if let Some(incomplete) = self.incomplete.remove(&uuid) {
+                let reason = "the rest of the message did not come in time";
+                decoded.lost.push(Lost::new(incomplete.entries, reason));
             }
-            self.order.pop_front();
         }
     }
 }
+
+impl Drop for Chunks {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Why a chunk is not taken.
+enum Refused {
+    /// The message is larger than is taken at all.
+    TooLarge(ChunkError),
+    /// Messages of other topics hold what it would need.
+    NoRoom,
+    /// A chunk before it is missing.
+    OutOfOrder(ChunkError),
+    /// It cannot be a chunk of its message.
+    Impossible(ChunkError),
+}
+
+/// Messages that gave way and are remembered.
+const GAVE_WAY_MAX: usize = 1024;
+
+/// Bytes of the uuid of a message that is remembered: those of Apache's clients have a name and a number.
+const UUID_MAX: usize = 512;
 
 /// Entries of one message. The bytes of its chunks are bounded, but there are chunks without any.
 const CHUNKS_MAX: usize = 65_536;

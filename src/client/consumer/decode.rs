@@ -12,7 +12,7 @@ use prost::Message;
 
 use super::{
     acknowledgements::Position,
-    chunks::Chunks,
+    chunks::{ChunkBytes, Chunks},
     message::{MessageView, QueuedEntry},
     open_batch::{BatchCursor, OpenBatch},
     options::ConsumerOptions,
@@ -40,7 +40,21 @@ pub(crate) struct Input<'a> {
     /// What comes before it is left out.
     pub(crate) start: &'a StartPosition,
     pub(crate) now: Duration,
+    /// The same in milliseconds since 1970, as publishers count.
+    pub(crate) now_ms: u64,
 }
+
+/// What an entry turns out to be, told before its messages are handed out: they may be acknowledged while they are.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// A batch of which the broker says that part is acknowledged: its size.
+    Part(u32),
+    /// The last one of a message in several: all entries of that.
+    Chunks(Vec<Position>),
+}
+
+/// Takes what is known.
+pub(crate) type Tell<'a> = dyn FnMut(Known) + 'a;
 
 /// Takes a message, and says whether it takes a further one now.
 pub(crate) type Visit<'a> = dyn FnMut(MessageView<'_>) -> ControlFlow<()> + 'a;
@@ -56,20 +70,16 @@ pub(crate) struct Decoded {
     pub(crate) rest: Option<OpenBatch>,
     /// It cannot be read, from the first message on that was not handed out.
     pub(crate) invalid: Option<Unreadable>,
-    /// It was the last one of a message: all entries of that.
-    pub(crate) chunks: Option<Vec<Position>>,
     /// Messages that will not be completed: acknowledge their entries, they are lost.
     pub(crate) lost: Vec<Lost>,
     /// Entries that are of no use, because what they hold is in others as well: acknowledge them.
     pub(crate) spare: Vec<Position>,
     /// It is part of a message larger than is taken here, and is to be left as it is: what is wrong.
     pub(crate) too_large: Option<String>,
-    /// Entries of messages that will not be completed: have them delivered again.
+    /// Entries of messages that cannot be completed now: have them delivered again after a while.
     pub(crate) again: Vec<Position>,
     /// It is kept until the rest of its message comes: if the connection is lost before that, it is needed once more.
     pub(crate) is_waiting: bool,
-    /// Of a batch of which the broker says that part is acknowledged: its size.
-    pub(crate) part_of: Option<u32>,
 }
 
 /// Why an entry, or the rest of it, cannot be read.
@@ -108,24 +118,39 @@ impl Decoded {
     /// Whether there is nothing to be acknowledged, asked for again or remembered of it.
     pub(crate) fn is_plain(&self) -> bool {
         self.invalid.is_none()
-            && self.chunks.is_none()
             && self.lost.is_empty()
             && self.spare.is_empty()
             && self.too_large.is_none()
             && self.again.is_empty()
-            && self.part_of.is_none()
     }
 }
 
 impl Decoder {
     /// A decoder without incomplete messages.
-    pub(crate) fn new(topic: Arc<str>, partition: Option<u32>, options: &ConsumerOptions) -> Self {
+    pub(crate) fn new(
+        topic: Arc<str>,
+        partition: Option<u32>,
+        options: &ConsumerOptions,
+        chunk_bytes: Arc<ChunkBytes>,
+    ) -> Self {
         Self {
             topic,
             partition,
             max_message_size: options.max_message_size,
-            chunks: Chunks::new(options.chunks),
+            chunks: Chunks::new(options.chunks, chunk_bytes),
         }
+    }
+
+    /// When the first chunk of the oldest incomplete message came.
+    pub(crate) fn oldest_incomplete(&mut self) -> Option<Duration> {
+        self.chunks.oldest()
+    }
+
+    /// The oldest incomplete message gives way.
+    pub(crate) fn give_up_oldest(&mut self) -> Decoded {
+        let mut decoded = Decoded::default();
+        self.chunks.give_up_oldest(&mut decoded);
+        decoded
     }
 
     /// Forgets incomplete messages: the topic is delivered from elsewhere.
@@ -135,10 +160,15 @@ impl Decoder {
 
     /// Hands out the messages of an entry that are wanted: not acknowledged, not before `start`. The messages of a batch are
     /// made one by one, as long as `visit` takes them: a small entry may be a batch of millions.
-    pub(crate) fn decode(&mut self, input: Input<'_>, visit: &mut Visit<'_>) -> Decoded {
+    pub(crate) fn decode(
+        &mut self,
+        input: Input<'_>,
+        tell: &mut Tell<'_>,
+        visit: &mut Visit<'_>,
+    ) -> Decoded {
         let mut decoded = Decoded::default();
         self.chunks.expire(input.now, &mut decoded);
-        if let Err(error) = self.read(input, visit, &mut decoded) {
+        if let Err(error) = self.read(input, tell, visit, &mut decoded) {
             decoded.invalid = Some(error);
         }
         decoded
@@ -147,6 +177,7 @@ impl Decoder {
     fn read(
         &mut self,
         input: Input<'_>,
+        tell: &mut Tell<'_>,
         visit: &mut Visit<'_>,
         decoded: &mut Decoded,
     ) -> Result<(), Unreadable> {
@@ -181,7 +212,8 @@ impl Decoder {
         };
         let is_chunk = metadata.num_chunks_from_msg.is_some_and(|count| count > 1);
         if is_chunk {
-            return self.chunks.read(input, (&parts, view), visit, decoded);
+            let chunk = (&parts, view);
+            return self.chunks.read(input, chunk, (tell, visit), decoded);
         }
         if metadata.is_encrypted() {
             if !start.leaves_out(entry.position(), None) {
@@ -197,7 +229,7 @@ impl Decoder {
             ..view
         };
         match metadata.num_messages_in_batch {
-            Some(count) => read_batch(input, view, count, visit, decoded),
+            Some(count) => read_batch(input, (view, count), tell, visit, decoded),
             None => {
                 if !start.leaves_out(entry.position(), None) {
                     decoded.messages += 1;
@@ -211,15 +243,15 @@ impl Decoder {
 
 fn read_batch(
     Input { entry, start, .. }: Input<'_>,
-    view: MessageView<'_>,
-    count: i32,
+    (view, count): (MessageView<'_>, i32),
+    tell: &mut Tell<'_>,
     visit: &mut Visit<'_>,
     decoded: &mut Decoded,
 ) -> Result<(), Unreadable> {
     let mut cursor = BatchCursor::new(view.payload.clone(), count)?;
     // Only now the batch is known to have room for so many messages: a set of that size is made of it.
     if !entry.ack_set.is_empty() {
-        decoded.part_of = Some(cursor.size());
+        tell(Known::Part(cursor.size()));
     }
     let walked = cursor.walk(view, &entry.ack_set, start, visit);
     decoded.messages = walked.messages;
@@ -274,18 +306,26 @@ mod tests {
             count: 1,
             payload: message::encode(&metadata, payload, MessageForm::default()).to_bytes(),
         };
-        let mut decoder = Decoder::new("t".into(), None, &ConsumerOptions::new("s"));
+        let mut decoder = decoder();
         let input = Input {
             entry: &entry,
             start: &StartPosition::unset(),
             now: Duration::ZERO,
+            now_ms: 0,
         };
-        let decoded = decoder.decode(input, &mut |_| panic!("no message"));
+        let decoded = decoder.decode(input, &mut |known| panic!("{known:?}"), &mut |_| {
+            panic!("no message")
+        });
         assert_eq!(
             decoded.invalid.map(|unreadable| unreadable.code),
             Some(ValidationError::BatchDeSerializeError)
         );
-        assert_eq!(decoded.part_of, None);
+    }
+
+    fn decoder() -> Decoder {
+        let options = ConsumerOptions::new("s");
+        let bytes = Arc::new(ChunkBytes::new(options.chunks.max_bytes));
+        Decoder::new("t".into(), None, &options, bytes)
     }
 
     /// A chunk of two of a message that claims so many bytes.
@@ -311,13 +351,16 @@ mod tests {
             entry: &entry,
             start: &StartPosition::unset(),
             now: Duration::ZERO,
+            now_ms: 0,
         };
-        decoder.decode(input, &mut |_| panic!("no message"))
+        decoder.decode(input, &mut |known| panic!("{known:?}"), &mut |_| {
+            panic!("no message")
+        })
     }
 
     #[test]
     fn a_large_message_in_chunks_is_taken_and_one_that_is_too_large_left_as_it_is() {
-        let mut decoder = Decoder::new("t".into(), None, &ConsumerOptions::new("s"));
+        let mut decoder = decoder();
         assert!(chunk(&mut decoder, (64 << 20) + 1).is_waiting);
         let decoded = chunk(&mut decoder, (512 << 20) + 1);
         assert!(decoded.too_large.is_some());

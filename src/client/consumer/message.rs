@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::{acknowledgements::Position, state::permits_of};
+use super::{acknowledgements::Position, permits::permits_of};
 use crate::{
     client::message_id::MessageId,
     protocol::{
@@ -298,17 +298,28 @@ impl ReceivedMessage {
             null_value: Some(self.is_null),
             ..SingleMessageMetadata::default()
         };
+        let batch = self.id.batch_index.zip(self.id.batch_size);
+        let behind = batch.map_or(0, |(index, size)| {
+            size.saturating_sub(index).saturating_sub(1)
+        });
+        // The broker numbers the last message of an entry.
+        let index = self.index.map(|index| index.saturating_add(behind.into()));
+        let broker_entry = BrokerEntryMetadata {
+            broker_timestamp: self.broker_publish_time,
+            index,
+        };
+        let is_numbered = broker_entry != BrokerEntryMetadata::default();
         visit(MessageView {
             topic: &self.topic,
             partition: self.id.partition,
             position: (self.id.ledger_id, self.id.entry_id),
-            batch: self.id.batch_index.zip(self.id.batch_size),
-            first_chunk: None,
+            batch,
+            first_chunk: self.id.first_chunk.as_deref().copied(),
             redelivery_count: self.redelivery_count,
             metadata: &metadata,
             common: &common,
             single: Some(&single),
-            broker_entry: None,
+            broker_entry: is_numbered.then_some(&broker_entry),
             payload: &self.payload,
         });
     }

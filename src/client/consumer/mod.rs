@@ -13,11 +13,14 @@ mod error;
 mod message;
 mod open_batch;
 mod options;
+mod permits;
 mod ready;
 mod receiving;
 #[cfg(test)]
 mod receiving_tests;
 mod redelivery;
+#[cfg(test)]
+mod scripted_chunk_tests;
 #[cfg(test)]
 mod scripted_delivery_tests;
 #[cfg(test)]
@@ -120,7 +123,9 @@ impl Consumer {
     pub fn try_recv(&self) -> Result<Option<ReceivedMessage>, ReceiveError> {
         let set = self.set();
         while let Some(topic) = set.ready.pop() {
-            if let Some(message) = topic.receive_one() {
+            let message = topic.receive_one();
+            set.make_room_for_chunks();
+            if let Some(message) = message {
                 return Ok(Some(message));
             }
         }
@@ -177,7 +182,9 @@ impl Consumer {
             let mut changed = std::pin::pin!(set.ready.changed());
             changed.as_mut().enable();
             while let Some(topic) = set.ready.pop() {
-                if let Some(taken) = take(&topic) {
+                let taken = take(&topic);
+                set.make_room_for_chunks();
+                if let Some(taken) = taken {
                     if set.shared.options.receiver_queue_size == 0 {
                         // One message was asked for, whoever waits. The next one asks for the next.
                         set.ready.wake_one();
@@ -213,6 +220,21 @@ impl Consumer {
         let topic = self.set().topic_of(&message)?;
         let answer = topic.acknowledge(&mut std::iter::once(message.message_id()))?;
         Ok(AckReceipt { answer })
+    }
+
+    /// As [`ack_later`](Self::ack_later), with the entries that are acknowledged as a whole by that: all of a message in
+    /// chunks, and of a batch its entry if none of its messages is left. Whoever does not get the answer acknowledges these
+    /// again.
+    ///
+    /// # Errors
+    /// See [`AckError`].
+    pub(crate) fn ack_entries_later(
+        &self,
+        message: impl HasMessageId,
+    ) -> Result<(AckReceipt, Vec<(u64, u64)>), AckError> {
+        let topic = self.set().topic_of(&message)?;
+        let (answer, entries) = topic.acknowledge_entries(message.message_id())?;
+        Ok((AckReceipt { answer }, entries))
     }
 
     /// Acknowledges messages of one topic. Without [`ConsumerOptions::ack_receipt`] it never waits.

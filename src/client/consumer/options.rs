@@ -190,18 +190,21 @@ impl Default for AckGrouping {
 /// How messages in several entries are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkOptions {
-    /// Messages that may be incomplete at a time (`maxPendingChunkedMessage`); the oldest gives way. At least 1.
+    /// Messages of one topic that may be incomplete at a time (`maxPendingChunkedMessage`); the oldest gives way. At least 1.
     pub max_incomplete: usize,
-    /// Bytes that all incomplete messages together may hold.
+    /// Bytes that all incomplete messages together may hold, of all topics of the consumer. One that has no room beside those
+    /// of other topics comes again after [`ConsumerOptions::negative_ack_delay`]; when it has none then either, the oldest of
+    /// the others give way.
     pub max_bytes: usize,
     /// How large a message may be, before and after it is decompressed, in bytes; no more than `max_bytes`. One that says that
-    /// it is larger is left out with a warning and is not acknowledged: others may take it.
+    /// it is larger, in its chunks or behind its compression, is left out with a warning and is not acknowledged: others may take it.
     pub max_message_size: usize,
     /// How long the rest of a message is waited for; then its chunks are acknowledged
-    /// (`expireTimeOfIncompleteChunkedMessage`). `None` = for ever.
+    /// (`expireTimeOfIncompleteChunkedMessage`). A chunk that comes without those before it is acknowledged when it was
+    /// published so long ago; a younger one is delivered again. `None` = for ever.
     pub expire_after: Option<Duration>,
-    /// Whether a message that gives way is acknowledged, and so lost. Otherwise it is delivered again
-    /// (`autoAckOldestChunkedMessageOnQueueFull`).
+    /// Whether a message that gives way is acknowledged, and so lost (`autoAckOldestChunkedMessageOnQueueFull`). Otherwise it
+    /// is delivered again after [`ConsumerOptions::negative_ack_delay`], and at least a second.
     pub ack_oldest_when_full: bool,
 }
 

@@ -80,7 +80,9 @@ mod tests {
     use crate::{
         client::{
             clock::Clock,
-            consumer::{options::ConsumerOptions, state::QueueSize, topic::Shared},
+            consumer::{
+                chunks::ChunkBytes, options::ConsumerOptions, permits::QueueSize, topic::Shared,
+            },
         },
         naming::TopicName,
     };
@@ -97,6 +99,7 @@ mod tests {
             changes: Arc::new(watch::Sender::new(0)),
             tracker: TaskTracker::new(),
             notices: Arc::default(),
+            chunk_bytes: Arc::new(ChunkBytes::new(0)),
         };
         let name = TopicName::parse("persistent://public/default/t").unwrap();
         let topic = Arc::new(TopicConsumer::new(

@@ -14,7 +14,8 @@ use tracing::warn;
 
 use super::{
     acknowledgements::Position,
-    decode::{Decoded, Decoder, Input, Visit},
+    chunks::ChunkBytes,
+    decode::{Decoded, Decoder, Input, Known, Visit},
     message::{MessageView, QueuedEntry, RawEntry, ReceivedMessage},
     open_batch::OpenBatch,
     options::ConsumerOptions,
@@ -62,9 +63,14 @@ struct Step {
 
 impl Receiving {
     /// Nothing was received yet.
-    pub(super) fn new(topic: Arc<str>, partition: Option<u32>, options: &ConsumerOptions) -> Self {
+    pub(super) fn new(
+        topic: Arc<str>,
+        partition: Option<u32>,
+        options: &ConsumerOptions,
+        chunk_bytes: Arc<ChunkBytes>,
+    ) -> Self {
         Self {
-            decoder: Decoder::new(topic, partition, options),
+            decoder: Decoder::new(topic, partition, options, chunk_bytes),
             ticket: Ticket::default(),
             start: StartPosition::unset(),
             entries: VecDeque::new(),
@@ -166,11 +172,27 @@ impl Receiving {
             entry,
             start: &self.start,
             now,
+            now_ms: topic.clock.publish_time_at(now),
         };
-        let decoded = self.decoder.decode(input, visit);
+        let position = entry.position();
+        let ticket = self.ticket;
+        let mut tell = |known: Known| {
+            let mut inner = topic.inner.lock();
+            if inner.state.ticket() != ticket {
+                return;
+            }
+            let acknowledgements = inner.state.acknowledgements();
+            match known {
+                Known::Part(size) => {
+                    acknowledgements.delivered_in_part(position, &entry.ack_set, size);
+                }
+                Known::Chunks(entries) => acknowledgements.delivered_in_chunks(entries),
+            }
+        };
+        let decoded = self.decoder.decode(input, &mut tell, visit);
         if !decoded.is_plain() {
-            self.with_state(topic, |state| apply(state, entry, &decoded, now));
-            topic.tell_unreadable(entry.position(), &decoded, now);
+            self.with_state(topic, |state| apply(state, position, &decoded, now));
+            topic.tell_unreadable(position, &decoded, now);
         }
         decoded
     }
@@ -184,26 +206,17 @@ impl Receiving {
     }
 }
 
-/// What a decoded entry means for acknowledgements.
-fn apply(state: &mut State, entry: &QueuedEntry, decoded: &Decoded, now: Duration) {
-    let position = entry.position();
+/// What a decoded entry, the one at `position`, means for acknowledgements.
+fn apply(state: &mut State, position: Position, decoded: &Decoded, now: Duration) {
     if let Some(unreadable) = &decoded.invalid {
         state.acknowledgements().invalid(position, unreadable.code);
-    }
-    if let Some(size) = decoded.part_of {
-        state
-            .acknowledgements()
-            .delivered_in_part(position, &entry.ack_set, size);
-    }
-    if let Some(chunks) = &decoded.chunks {
-        state.acknowledgements().delivered_in_chunks(chunks.clone());
     }
     let lost = decoded.lost.iter().flat_map(|lost| &lost.entries);
     let dropped: Vec<Position> = lost.chain(&decoded.spare).copied().collect();
     if !dropped.is_empty() {
         state.acknowledgements().skipped(dropped, now);
     }
-    state.redeliver(decoded.again.iter().copied());
+    state.redeliver_later(decoded.again.iter().copied(), now);
 }
 
 impl TopicConsumer {
@@ -332,23 +345,32 @@ impl TopicConsumer {
         let mut messages = 0usize;
         let mut permits = 0u32;
         let mut last = None;
-        let mut delivered: Vec<Position> = Vec::new();
-        let has_ack_timeout = receiving.has_ack_timeout;
         let mut note = |step: Step| {
             permits = permits.saturating_add(step.permits);
             last = step.consumed.or(last);
-            if has_ack_timeout && step.messages > 0 {
-                delivered.push(step.position);
+        };
+        let ticket = receiving.ticket;
+        let has_ack_timeout = receiving.has_ack_timeout;
+        let mut waited_for = None;
+        // Before the application sees a message, which it may acknowledge at once, it is waited for.
+        let mut show = |view: MessageView<'_>| {
+            let position = view.position();
+            if has_ack_timeout && waited_for.replace(position) != Some(position) {
+                let mut inner = self.inner.lock();
+                if inner.state.ticket() == ticket {
+                    inner.state.delivered(position, now);
+                }
             }
+            visit(view);
         };
         if let Some((message, step)) = receiving.peeked.take() {
-            message.with_view(&mut *visit);
+            message.with_view(&mut show);
             messages += 1;
             note(step);
         }
         while messages < MESSAGES_MAX {
             let step = receiving.step(self, now, &mut |view| {
-                visit(view);
+                show(view);
                 messages += 1;
                 if messages < MESSAGES_MAX {
                     ControlFlow::Continue(())
@@ -362,9 +384,6 @@ impl TopicConsumer {
         {
             let mut inner = self.inner.lock();
             inner.state.consumed(receiving.ticket, permits, last);
-            for position in delivered {
-                inner.state.delivered(position, now);
-            }
             self.flush(&mut inner, now);
         }
         self.push_if_more(receiving);
@@ -414,6 +433,34 @@ impl TopicConsumer {
             messages: entry.count,
             entry: entry.payload,
         })
+    }
+
+    /// When the first chunk of the oldest incomplete message came; `None` also while somebody receives.
+    pub(super) fn oldest_incomplete(&self) -> Option<Duration> {
+        let mut receiving = self.receiving.try_lock()?;
+        receiving.decoder.oldest_incomplete()
+    }
+
+    /// The oldest incomplete message gives way to one of another topic; says whether there was one.
+    pub(super) fn give_up_oldest(&self) -> bool {
+        let Some(mut receiving) = self.receiving.try_lock() else {
+            return false;
+        };
+        let now = self.clock.now();
+        let decoded = receiving.decoder.give_up_oldest();
+        if decoded.is_plain() {
+            return false;
+        }
+        let mut inner = self.inner.lock();
+        if inner.state.ticket() == receiving.ticket {
+            let first = decoded.lost.iter().flat_map(|lost| &lost.entries).next();
+            let position = first.copied().unwrap_or_default();
+            apply(&mut inner.state, position, &decoded, now);
+            self.flush(&mut inner, now);
+            drop(inner);
+            self.tell_unreadable(position, &decoded, now);
+        }
+        true
     }
 
     /// Asks for a message where there is no queue.

@@ -1,6 +1,6 @@
 //! Entries that are far more than they look like, and ways of receiving that are mixed.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use bytes::Bytes;
 
@@ -9,10 +9,10 @@ use crate::{
     protocol::{
         batch::{BatchBuilder, BatchLimits},
         command::Command,
-        message::EncodedParts,
+        message::{self, EncodedParts, MessageForm},
         proto::pulsar::{
-            CompressionType, MessageMetadata, SingleMessageMetadata, base_command::Type,
-            command_ack::ValidationError,
+            BrokerEntryMetadata, CommandMessage, CompressionType, MessageMetadata,
+            SingleMessageMetadata, base_command::Type, command_ack::ValidationError,
         },
     },
     testing::scripted_broker::{ScriptedBroker, Step},
@@ -141,5 +141,117 @@ async fn ways_of_receiving_can_be_mixed_in_the_middle_of_a_batch() {
     assert!(consumer.try_recv().unwrap().is_none());
     let notices = &consumer.set().shared.notices;
     assert_eq!(notices.discarded.load(Ordering::Relaxed), 0);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_acknowledged_while_it_is_visited_is_acknowledged_whole() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        ack_timeout: Some(Duration::from_secs(600)),
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    let chunk = |chunk_id| MessageMetadata {
+        uuid: Some("u".to_owned()),
+        num_chunks_from_msg: Some(2),
+        total_chunk_msg_size: Some(4),
+        chunk_id: Some(chunk_id),
+        ..metadata()
+    };
+    let partly = CommandMessage {
+        ack_set: vec![0b100],
+        ..message_command(id, 0)
+    };
+    broker.push(vec![
+        deliver_as(partly, batch(&["a", "b", "c"])),
+        deliver_as(message_command(id, 1), entry(&chunk(0), b"de")),
+        deliver_as(message_command(id, 2), entry(&chunk(1), b"fg")),
+    ]);
+    let mut texts = Vec::new();
+    while texts.len() < 2 {
+        let acknowledge = |view: MessageView<'_>| {
+            texts.push(String::from_utf8(view.payload().to_vec()).unwrap());
+            consumer.ack_later(view.id()).unwrap();
+        };
+        consumer.receive_each(10, acknowledge).await.unwrap();
+    }
+    assert_eq!(texts, ["c", "defg"]);
+    // Nothing is waited for any more.
+    let topic = consumer.set().topics().remove(0);
+    assert_eq!(topic.inner.lock().state.deadline(), None);
+    consumer.close().await;
+    let acks = broker.received_of(Type::Ack).into_iter();
+    let ids = acks.flat_map(|ack| match ack.command {
+        Command::Ack(ack) => ack.message_id,
+        other => panic!("{other:?}"),
+    });
+    let entries: Vec<u64> = ids.map(|id| id.entry_id).collect();
+    assert_eq!(entries, [0, 1, 2]);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_that_was_looked_at_before_is_shown_with_all_that_is_known_of_it() {
+    let (broker, client) = broker_with(|script| script).await;
+    let consumer = subscribe(&client, options()).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    let numbered = |metadata: &MessageMetadata, payload: Bytes| {
+        let broker_entry = BrokerEntryMetadata {
+            broker_timestamp: Some(77),
+            index: Some(41),
+        };
+        let form = MessageForm {
+            checksum: true,
+            broker_entry: Some(&broker_entry),
+        };
+        message::encode(metadata, payload, form).to_bytes()
+    };
+    let chunk = |chunk_id| MessageMetadata {
+        uuid: Some("u".to_owned()),
+        num_chunks_from_msg: Some(2),
+        total_chunk_msg_size: Some(4),
+        chunk_id: Some(chunk_id),
+        ..metadata()
+    };
+    let mut builder = BatchBuilder::new(BatchLimits::default());
+    for payload in [b"a", b"b"] {
+        let single = SingleMessageMetadata::default();
+        builder.push(single, payload).unwrap();
+    }
+    let (batch, payload) = builder
+        .finish(metadata(), CompressionType::None)
+        .unwrap()
+        .unwrap();
+    broker.push(vec![
+        deliver_as(message_command(id, 1), entry(&chunk(0), b"de")),
+        deliver_as(
+            message_command(id, 2),
+            numbered(&chunk(1), Bytes::from_static(b"fg")),
+        ),
+        deliver_as(message_command(id, 3), numbered(&batch, payload)),
+    ]);
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        let topic = consumer.set().topics().remove(0);
+        while !topic.has_message_here() {
+            tokio::task::yield_now().await;
+        }
+        let see = |view: MessageView<'_>| {
+            let times = view.broker_entry().map(|entry| entry.broker_timestamp);
+            seen.push((view.id().first_chunk, view.index(), times));
+        };
+        consumer.receive_each(1, see).await.unwrap();
+    }
+    let time = Some(Some(77));
+    let expected = [
+        (Some(Box::new((7, 1))), Some(41), time),
+        (None, Some(40), time),
+        (None, Some(41), time),
+    ];
+    assert_eq!(seen, expected);
     broker.stop().await;
 }

@@ -55,6 +55,11 @@ impl Delayed {
         self.order.clear();
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.due.len()
+    }
+
     /// When the next one is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         self.order.front().map(|(time, _)| *time)

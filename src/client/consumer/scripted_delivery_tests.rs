@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{scripted_tests::*, *};
 use crate::{
-    client::ReaderOptions,
+    client::{ReaderOptions, clock::Deadline},
+    naming::TopicName,
     protocol::{
         command::Command,
         proto::pulsar::{CommandAckResponse, MessageMetadata, base_command::Type},
@@ -352,5 +353,79 @@ async fn a_broker_that_sends_too_many_bytes_is_asked_for_fewer_messages() {
     // What did not fit comes again, and is handed out.
     broker.push(vec![deliver(again, 600, "again")]);
     while next_text(&consumer).await != "again" {}
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_consumer_that_was_sent_too_much_comes_back_at_once() {
+    let (broker, client) = broker_with(|script| script).await;
+    let mut slow = client.options().clone();
+    // After a failure it would be away for good.
+    slow.backoff.initial = Duration::from_secs(3600);
+    slow.backoff.max = Duration::from_secs(3600);
+    let client = PulsarClient::new(broker.url().parse().unwrap(), slow);
+    let options = ConsumerOptions {
+        receiver_queue_bytes: 10_000_000,
+        ..options()
+    };
+    let consumer = subscribe(&client, options).await;
+    let first = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    let mut asked = 0;
+    for entry_id in 0..600 {
+        broker.push(vec![deliver(first, entry_id, "x")]);
+        next(&consumer).await;
+        asked = broker.received_of(Type::Flow).len();
+    }
+    assert!(asked > 1, "nothing more was asked for");
+    let large = "x".repeat(4_000_000);
+    broker.push(
+        (600..620)
+            .map(|entry| deliver(first, entry, &large))
+            .collect(),
+    );
+    let again = tokio::time::timeout(Duration::from_secs(10), subscribed(&broker, 2)).await;
+    let again = again.expect("in time").consumer_id;
+    broker.wait_for(Type::Flow, asked + 1).await;
+    broker.push(vec![deliver(again, 600, "again")]);
+    while next_text(&consumer).await != "again" {}
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn topics_that_come_later_get_their_share_of_the_others() {
+    let names = ["a", "b"].map(|name| {
+        let name = format!("persistent://public/default/{name}");
+        TopicName::parse(&name).unwrap()
+    });
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        receiver_queue_size: 100,
+        max_total_receiver_queue_size: 100,
+        receiver_queue_bytes: 1 << 40,
+        ..options()
+    };
+    let consumer = client
+        .consumer(Topics::Many(names[..1].to_vec()), options)
+        .await
+        .unwrap();
+    let first = subscribed(&broker, 1).await.consumer_id;
+    assert_eq!(flow(&broker, 1).await, 100);
+    let deadline = Deadline::within(Duration::from_secs(5));
+    let added = consumer.set().add(names.to_vec(), deadline).await;
+    added.unwrap();
+    broker.push((0..100).map(|entry| deliver(first, entry, "x")).collect());
+    for _ in 0..100 {
+        next(&consumer).await;
+    }
+    consumer.close().await;
+    let granted = broker.received_of(Type::Flow).into_iter();
+    let granted = granted.map(|received| match received.command {
+        Command::Flow(flow) if flow.consumer_id == first => flow.message_permits,
+        _ => 0,
+    });
+    // All that was asked for came: half of the queue of both may be asked for now.
+    let outstanding = granted.sum::<u32>() - 100;
+    assert!((25..=50).contains(&outstanding), "{outstanding}");
     broker.stop().await;
 }

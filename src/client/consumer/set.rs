@@ -8,12 +8,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
+    chunks::ChunkBytes,
     discovery::{Discovery, Matcher},
     error::{AckError, ReceiveError},
     message::HasMessageId,
     options::{ConsumerOptions, SeekTo, Topics},
+    permits::QueueSize,
     ready::ReadyTopics,
-    state::{QueueSize, Ticket},
+    state::Ticket,
     task::TopicTask,
     topic::{Shared, Status, TopicConsumer},
 };
@@ -65,6 +67,7 @@ impl ConsumerSet {
             changes: Arc::new(watch::Sender::new(0)),
             tracker: client.tracker().clone(),
             notices: Arc::default(),
+            chunk_bytes: Arc::new(ChunkBytes::new(options.chunks.max_bytes)),
             options: Arc::new(options),
         };
         let consumer_name = shared
@@ -101,14 +104,7 @@ impl ConsumerSet {
             let is_new = |name: &TopicName| !topics.contains_key(name);
             names.into_iter().filter(is_new).collect()
         };
-        let count = u32::try_from(new.len() + self.topics.lock().len()).unwrap_or(u32::MAX);
-        let options = &self.shared.options;
-        let share = options.max_total_receiver_queue_size / count.max(1);
-        let bytes_share = options.receiver_queue_bytes / usize::try_from(count.max(1)).unwrap_or(1);
-        let queue_size = QueueSize {
-            messages: options.receiver_queue_size.min(share.max(1)),
-            bytes: bytes_share,
-        };
+        let queue_size = self.share_of(new.len() + self.topics.lock().len());
         let mut waiting = Vec::new();
         for name in new {
             let topic = Arc::new(TopicConsumer::new(name.clone(), queue_size, &self.shared));
@@ -124,6 +120,9 @@ impl ConsumerSet {
             self.topics.lock().insert(name.clone(), topic);
             waiting.push((name, first));
         }
+        if !waiting.is_empty() {
+            self.share_anew();
+        }
         let mut result = Ok(());
         for (name, first) in waiting {
             let subscribed = first.await.unwrap_or(Err(ClientError::Closed));
@@ -134,14 +133,39 @@ impl ConsumerSet {
                 }
             }
         }
+        if result.is_err() {
+            self.share_anew();
+        }
         self.shared
             .changes
             .send_modify(|changes| *changes = changes.wrapping_add(1));
         result
     }
 
+    /// What each of so many topics may have waiting, so that all together keep to the bounds of the consumer.
+    fn share_of(&self, topics: usize) -> QueueSize {
+        let options = &self.shared.options;
+        let topics = topics.max(1);
+        let messages = u32::try_from(topics).unwrap_or(u32::MAX);
+        let messages = options.max_total_receiver_queue_size / messages;
+        QueueSize {
+            messages: options.receiver_queue_size.min(messages.max(1)),
+            bytes: options.receiver_queue_bytes / topics,
+        }
+    }
+
+    /// Topics came or went: all that are there get their share.
+    fn share_anew(&self) {
+        let topics = self.topics();
+        let queue_size = self.share_of(topics.len());
+        for topic in topics {
+            topic.with_state(|state, _| state.set_queue_size(queue_size));
+        }
+    }
+
     /// Closes the consumers of topics that are not among these any more, and forgets those that have ended.
     pub(super) fn retain(&self, names: &[TopicName]) {
+        let before = self.topics.lock().len();
         self.topics.lock().retain(|name, topic| {
             let is_ended = matches!(topic.status(), Status::Ended(_));
             let stays = !is_ended && names.contains(name);
@@ -150,6 +174,9 @@ impl ConsumerSet {
             }
             stays
         });
+        if self.topics.lock().len() < before {
+            self.share_anew();
+        }
     }
 
     /// The topics in the order of their names.
@@ -196,6 +223,24 @@ impl ConsumerSet {
             }
         }
         error
+    }
+
+    /// Where a message in chunks had no room because of those of other topics, the oldest of these give way, so that it has
+    /// room when it comes again. To be called without the lock of a topic.
+    pub(super) fn make_room_for_chunks(&self) {
+        let bytes = &self.shared.chunk_bytes;
+        if !bytes.is_crowded() {
+            return;
+        }
+        while bytes.is_crowded() {
+            let topics = self.topics().into_iter();
+            let ages = topics.filter_map(|topic| Some((topic.oldest_incomplete()?, topic)));
+            let oldest = ages.min_by_key(|(since, _)| *since);
+            if !oldest.is_some_and(|(_, topic)| topic.give_up_oldest()) {
+                break;
+            }
+        }
+        bytes.settle();
     }
 
     /// Asks for one message, of a consumer without a queue.

@@ -10,10 +10,10 @@ use std::{
 };
 
 use super::{
-    ack_set,
     acknowledgements::{Acknowledgements, NoBatchSize, Position, data},
     message::QueuedEntry,
     options::ConsumerOptions,
+    permits::{Permits, PermitsExceeded, QueueSize},
     redelivery::Delayed,
     start::StartPosition,
 };
@@ -42,10 +42,6 @@ pub(crate) struct BeforeSeek {
     sought_by_time: bool,
     has_sought: bool,
 }
-
-/// The broker sent more than it was permitted to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PermitsExceeded;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -76,8 +72,8 @@ pub(crate) struct State {
     acknowledgements: Acknowledgements,
     negative: Delayed,
     unacknowledged: Option<Delayed>,
-    /// To be delivered again as soon as it can be asked for.
-    redeliver: BTreeSet<Position>,
+    /// Entries of messages that gave way to others.
+    gave_way: Delayed,
     redeliver_all: bool,
     /// A seek is under way: what comes is from before it.
     is_seeking: bool,
@@ -141,7 +137,7 @@ impl State {
             acknowledgements: Acknowledgements::new(options.ack_grouping, options.batch_index_ack),
             negative: Delayed::new(options.negative_ack_delay),
             unacknowledged: options.ack_timeout.map(Delayed::new),
-            redeliver: BTreeSet::new(),
+            gave_way: Delayed::new(options.negative_ack_delay.max(GAVE_WAY_DELAY_MIN)),
             redeliver_all: false,
             is_seeking: false,
             is_overfull: false,
@@ -178,7 +174,7 @@ impl State {
         self.permits.reset();
         // All of it is delivered again now.
         self.negative.clear();
-        self.redeliver.clear();
+        self.gave_way.clear();
         self.redeliver_all = false;
         if let Some(unacknowledged) = &mut self.unacknowledged {
             unacknowledged.clear();
@@ -189,7 +185,7 @@ impl State {
 
     fn begin_anew(&mut self) {
         self.queue.clear();
-        self.permits.held = 0;
+        self.permits.drop_all();
         self.ticket.beginning += 1;
     }
 
@@ -337,9 +333,14 @@ impl State {
         }
     }
 
+    /// How much may come ahead from now on. What was asked for already still comes.
+    pub(crate) fn set_queue_size(&mut self, queue_size: QueueSize) {
+        self.permits.resize(queue_size);
+    }
+
     /// Whether new messages are asked for.
     pub(crate) fn set_paused(&mut self, paused: bool) {
-        self.permits.is_paused = paused;
+        self.permits.set_paused(paused);
     }
 
     // Acknowledgements
@@ -349,8 +350,12 @@ impl State {
         &mut self.acknowledgements
     }
 
-    /// Acknowledges one message.
-    pub(crate) fn acknowledge(&mut self, id: &MessageId, now: Duration) -> Result<(), NoBatchSize> {
+    /// Acknowledges one message. Returns whether its entry is done with.
+    pub(crate) fn acknowledge(
+        &mut self,
+        id: &MessageId,
+        now: Duration,
+    ) -> Result<bool, NoBatchSize> {
         let is_done = self.acknowledgements.individual(id, now)?;
         if is_done {
             let position = (id.ledger_id, id.entry_id);
@@ -358,7 +363,7 @@ impl State {
                 unacknowledged.remove(position);
             }
         }
-        Ok(())
+        Ok(is_done)
     }
 
     /// Acknowledges a message and all before it.
@@ -368,17 +373,19 @@ impl State {
         now: Duration,
     ) -> Result<(), NoBatchSize> {
         self.acknowledgements.cumulative(id, now)?;
-        if let Some(unacknowledged) = &mut self.unacknowledged {
-            let is_last = id
-                .batch_index
-                .is_none_or(|index| id.batch_size.is_none_or(|size| index + 1 >= size));
-            let entry_id = if is_last {
-                Some(id.entry_id)
-            } else {
-                id.entry_id.checked_sub(1)
-            };
-            if let Some(entry_id) = entry_id {
-                unacknowledged.remove_to((id.ledger_id, entry_id));
+        let is_last = id
+            .batch_index
+            .is_none_or(|index| id.batch_size.is_none_or(|size| index + 1 >= size));
+        let entry_id = if is_last {
+            Some(id.entry_id)
+        } else {
+            id.entry_id.checked_sub(1)
+        };
+        if let Some(entry_id) = entry_id {
+            let last = (id.ledger_id, entry_id);
+            self.gave_way.remove_to(last);
+            if let Some(unacknowledged) = &mut self.unacknowledged {
+                unacknowledged.remove_to(last);
             }
         }
         Ok(())
@@ -393,9 +400,19 @@ impl State {
         self.negative.add(position, now);
     }
 
-    /// These entries are to be delivered again at once.
-    pub(crate) fn redeliver(&mut self, positions: impl IntoIterator<Item = Position>) {
-        self.redeliver.extend(positions);
+    /// These entries are of messages that had no room: they are to be delivered again after the delay of negative
+    /// acknowledgements, so that what has no room then either does not come and go without end.
+    pub(crate) fn redeliver_later(
+        &mut self,
+        positions: impl IntoIterator<Item = Position>,
+        now: Duration,
+    ) {
+        for position in positions {
+            // Beyond them the next attachment brings the rest.
+            if self.gave_way.len() < GAVE_WAY_MAX {
+                self.gave_way.add(position, now);
+            }
+        }
     }
 
     /// Everything that is not acknowledged is to be delivered again: what came and was not handed out is dropped.
@@ -410,7 +427,7 @@ impl State {
             self.epoch += 1;
         }
         self.negative.clear();
-        self.redeliver.clear();
+        self.gave_way.clear();
         if let Some(unacknowledged) = &mut self.unacknowledged {
             unacknowledged.clear();
         }
@@ -432,7 +449,7 @@ impl State {
         self.begin_anew();
         self.acknowledgements.clear();
         self.negative.clear();
-        self.redeliver.clear();
+        self.gave_way.clear();
         self.redeliver_all = false;
         if let Some(unacknowledged) = &mut self.unacknowledged {
             unacknowledged.clear();
@@ -530,7 +547,6 @@ impl State {
             && !self.is_seeking
             && (self.permits.is_due()
                 || self.redeliver_all
-                || !self.redeliver.is_empty()
                 || self.deadline().is_some_and(|deadline| deadline <= now))
     }
 
@@ -544,6 +560,7 @@ impl State {
         [
             self.acknowledgements.deadline(),
             self.negative.deadline(),
+            self.gave_way.deadline(),
             unacknowledged,
         ]
         .into_iter()
@@ -553,8 +570,9 @@ impl State {
 
     /// What to send now: FLOW and requests to deliver again. Acknowledgements are apart: see [`Self::acks_due`].
     pub(crate) fn commands(&mut self, now: Duration, commands: &mut Vec<Command>) {
-        let mut due = std::mem::take(&mut self.redeliver);
+        let mut due = BTreeSet::new();
         self.negative.take_due(now, &mut due);
+        self.gave_way.take_due(now, &mut due);
         if let Some(unacknowledged) = &mut self.unacknowledged {
             unacknowledged.take_due(now, &mut due);
         }
@@ -620,178 +638,19 @@ impl State {
     pub(crate) fn acks_due(&self, now: Duration) -> bool {
         let is_due = |deadline: Option<Duration>| deadline.is_some_and(|deadline| deadline <= now);
         let redelivers = self.redeliver_all
-            || !self.redeliver.is_empty()
             || is_due(self.negative.deadline())
+            || is_due(self.gave_way.deadline())
             || is_due(self.unacknowledged.as_ref().and_then(Delayed::deadline));
         let collected = self.acknowledgements.deadline();
         is_due(collected) || (redelivers && collected.is_some())
     }
 }
 
-/// How much may come before it is received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct QueueSize {
-    /// Messages. 0: one at a time.
-    pub(crate) messages: u32,
-    /// Bytes of their entries.
-    pub(crate) bytes: usize,
-}
+/// The shortest time after which a message that gave way comes again.
+const GAVE_WAY_DELAY_MIN: Duration = Duration::from_secs(1);
 
-/// How many messages the broker may send.
-#[derive(Debug)]
-struct Permits {
-    /// 0: one at a time.
-    queue_size: u32,
-    /// Bytes that may wait.
-    bytes_max: usize,
-    /// Bytes that wait.
-    held: usize,
-    /// What a permit brings, in bytes: as much as the largest of the entries that came last for each of its messages.
-    message_size: usize,
-    /// What the broker has left of what it was given: at least what it thinks itself. Below 0 after a batch that was
-    /// larger.
-    available: i64,
-    /// What it will be given.
-    returned: u32,
-    /// Entries that came although it had none left.
-    overshoot: u32,
-    is_paused: bool,
-}
-
-impl Permits {
-    fn new(queue_size: QueueSize) -> Self {
-        Self {
-            queue_size: queue_size.messages,
-            bytes_max: queue_size.bytes,
-            held: 0,
-            message_size: MESSAGE_SIZE_AT_FIRST,
-            available: 0,
-            returned: queue_size.messages,
-            overshoot: 0,
-            is_paused: false,
-        }
-    }
-
-    fn reset(&mut self) {
-        self.available = 0;
-        self.returned = self.queue_size;
-        self.overshoot = 0;
-    }
-
-    /// An entry is to wait in the queue; says whether there is room for it.
-    fn take_in(&mut self, entry: &QueuedEntry) -> bool {
-        let size = size_of_entry(entry);
-        let messages = usize::try_from(entry.count).unwrap_or(usize::MAX);
-        let of_message = size / messages.max(1);
-        self.message_size = if of_message > self.message_size {
-            of_message
-        } else {
-            self.message_size - (self.message_size - of_message) / 8
-        };
-        let most = self.bytes_max.saturating_mul(2).saturating_add(BYTES_SPARE);
-        let held = self.held.saturating_add(size);
-        if held > most && self.held > 0 {
-            return false;
-        }
-        self.held = held;
-        true
-    }
-
-    /// An entry left the queue.
-    fn take_out(&mut self, entry: &QueuedEntry) {
-        self.held = self.held.saturating_sub(size_of_entry(entry));
-    }
-
-    /// An entry of `count` messages came.
-    fn use_for(&mut self, count: u32) -> Result<(), PermitsExceeded> {
-        if self.available <= 0 {
-            // Apache's broker reads as many entries as it has permits, without knowing how many messages are in them.
-            if self.overshoot >= self.queue_size.max(1) {
-                return Err(PermitsExceeded);
-            }
-            self.overshoot += 1;
-        } else {
-            self.overshoot = 0;
-        }
-        self.available = self.available.saturating_sub(i64::from(count));
-        Ok(())
-    }
-
-    /// How many entries may wait. Permits bound those that take some, twice the queue with those beyond the permits; entries
-    /// of which all messages are acknowledged take none.
-    fn entries_max(&self) -> usize {
-        let entries = usize::try_from(self.queue_size).unwrap_or(usize::MAX);
-        entries.saturating_mul(2).saturating_add(ENTRIES_SPARE)
-    }
-
-    fn give_back(&mut self, count: u32) {
-        // Without a queue permits are given for who waits, not for who was served.
-        if self.queue_size > 0 {
-            self.returned = self.returned.saturating_add(count);
-        }
-    }
-
-    fn want_one(&mut self) {
-        let coming = self.available.saturating_add(i64::from(self.returned));
-        if self.queue_size == 0 && coming <= 0 {
-            let missing = u32::try_from(1i64.saturating_sub(coming)).unwrap_or(u32::MAX);
-            self.returned = self.returned.saturating_add(missing);
-        }
-    }
-
-    /// Of those that the broker will be given, how many there is room for, but for one at least where nothing waits.
-    fn grantable(&self) -> u32 {
-        let room = self.bytes_max.saturating_sub(self.held) / self.message_size.max(1);
-        let room = room.max(usize::from(self.held == 0));
-        let room = i64::try_from(room).unwrap_or(i64::MAX);
-        let free = room.saturating_sub(self.available);
-        u32::try_from(free.clamp(0, i64::from(self.returned))).unwrap_or_default()
-    }
-
-    fn is_due(&self) -> bool {
-        if self.is_paused || self.returned == 0 {
-            return false;
-        }
-        let window = self.bytes_max / self.message_size.max(1);
-        let window = u32::try_from(window).unwrap_or(u32::MAX);
-        let grantable = self.grantable();
-        grantable > 0 && grantable >= self.queue_size.min(window) / 2
-    }
-
-    fn take_due(&mut self) -> Option<u32> {
-        if !self.is_due() {
-            return None;
-        }
-        let permits = self.grantable();
-        self.returned -= permits;
-        self.available = self.available.saturating_add(i64::from(permits));
-        Some(permits)
-    }
-}
-
-/// How many permits an entry takes.
-pub(crate) fn permits_of(messages: i32, ack_set: &[i64]) -> u32 {
-    let messages = u32::try_from(messages).unwrap_or(1);
-    ack_set::count_left(ack_set, messages)
-}
-
-/// What an entry counts in the queue, in bytes.
-fn size_of_entry(entry: &QueuedEntry) -> usize {
-    let words = entry.ack_set.len().saturating_mul(size_of::<i64>());
-    size_of::<QueuedEntry>()
-        .saturating_add(words)
-        .saturating_add(entry.payload.len())
-}
-
-/// How large messages are taken for before there was one, in bytes: as large as brokers take them by default.
-const MESSAGE_SIZE_AT_FIRST: usize = 5 << 20;
-
-/// Bytes that may come beyond twice the bound: brokers read entries without knowing how many messages are in them, at most
-/// 5 MiB at a time (`dispatcherMaxReadSizeBytes`).
-const BYTES_SPARE: usize = 32 << 20;
-
-/// Entries that may wait beyond those that permits are given for.
-const ENTRIES_SPARE: usize = 64;
+/// Entries of messages that gave way and are to come again.
+const GAVE_WAY_MAX: usize = 65_536;
 
 /// Ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES, as Apache's clients have it.
 const REDELIVERED_IDS_MAX: usize = 1000;

@@ -7,11 +7,13 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    chunks::ChunkBytes,
     error::AckError,
     message::QueuedEntry,
-    options::ConsumerOptions,
+    options::{ConsumerOptions, SubscriptionType},
+    permits::{PermitsExceeded, QueueSize},
     ready::ReadyTopics,
-    state::{Consumed, PermitsExceeded, QueueSize, State, Ticket},
+    state::{Consumed, State, Ticket},
     topic::{Shared, TopicConsumer},
 };
 use crate::{
@@ -88,6 +90,7 @@ fn a_seek_tells_who_waits_that_the_acknowledgement_is_forgotten() {
         changes: Arc::new(watch::Sender::new(0)),
         tracker: TaskTracker::new(),
         notices: Arc::default(),
+        chunk_bytes: Arc::new(ChunkBytes::new(0)),
     };
     let name = TopicName::parse("persistent://public/default/t").unwrap();
     let topic = TopicConsumer::new(name, TEN, &shared);
@@ -230,4 +233,84 @@ fn a_broker_that_sends_many_more_bytes_than_fit_is_to_be_subscribed_to_anew() {
     assert!(!state.is_overfull());
     assert_eq!(state.queued(), 0);
     assert!(permits(&mut state) <= 13);
+}
+
+#[test]
+fn a_queue_that_becomes_smaller_or_larger_is_what_is_asked_for_altogether() {
+    let of = |messages| QueueSize { messages, ..TEN };
+    let mut state = State::new(&options(), of(10));
+    let ticket = state.attach(1);
+    state.subscribed(ticket);
+    let mut outstanding = permits(&mut state);
+    assert_eq!(outstanding, 10);
+    state.set_queue_size(of(4));
+    // All of them may still come.
+    let mut entries = (0..10).map(|entry_id| queued(entry_id, 1)).collect();
+    assert_eq!(state.on_entries(ticket, &mut entries), Ok(true));
+    outstanding -= 10;
+    for left in (0..10).rev() {
+        consume(&mut state, ticket);
+        outstanding += permits(&mut state);
+        assert!(outstanding + left <= 4 || outstanding == 0);
+    }
+    assert!((2..=4).contains(&outstanding), "{outstanding}");
+    state.set_queue_size(of(20));
+    outstanding += permits(&mut state);
+    assert_eq!(outstanding, 20);
+}
+
+#[test]
+fn what_gave_way_is_asked_for_once_and_not_at_once() {
+    for is_shared in [true, false] {
+        let subscription_type = match is_shared {
+            true => SubscriptionType::Shared,
+            false => SubscriptionType::Exclusive,
+        };
+        let options = ConsumerOptions {
+            subscription_type,
+            negative_ack_delay: Duration::ZERO,
+            ..options()
+        };
+        let mut state = State::new(&options, TEN);
+        let ticket = state.attach(1);
+        state.subscribed(ticket);
+        state.commands(Duration::ZERO, &mut Vec::new());
+        let second = Duration::from_secs(1);
+        let positions = [(1, 1), (1, 2), (1, 1)];
+        state.redeliver_later(positions, Duration::ZERO);
+        assert!(!state.is_due(second / 2));
+        assert_eq!(state.deadline(), Some(second));
+        let mut commands = Vec::new();
+        state.commands(second, &mut commands);
+        let ids: Vec<u64> = match &commands[..] {
+            [Command::RedeliverUnacknowledgedMessages(asked)] => {
+                asked.message_ids.iter().map(|id| id.entry_id).collect()
+            }
+            other => panic!("{other:?}"),
+        };
+        let expected: &[u64] = if is_shared { &[1, 2] } else { &[] };
+        assert_eq!(ids, expected);
+        assert_eq!(state.deadline(), None);
+    }
+}
+
+#[test]
+fn what_gave_way_and_is_delivered_again_anyway_is_not_asked_for() {
+    let mut state = State::new(&options(), TEN);
+    let ticket = state.attach(1);
+    state.subscribed(ticket);
+    let gives_way = |state: &mut State| state.redeliver_later([(1, 1)], Duration::ZERO);
+    gives_way(&mut state);
+    state.attach(2);
+    assert_eq!(state.deadline(), None);
+    gives_way(&mut state);
+    state.redeliver_all();
+    assert_eq!(state.deadline(), None);
+    gives_way(&mut state);
+    let acknowledged = MessageId::of_entry(1, 1);
+    state
+        .acknowledge_cumulative(&acknowledged, Duration::ZERO)
+        .unwrap();
+    state.acknowledgements().take(2, &mut Vec::new());
+    assert_eq!(state.deadline(), None);
 }

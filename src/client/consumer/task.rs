@@ -50,6 +50,8 @@ enum Next {
     Stop,
     /// Come back, to this broker if one is named.
     Attach(Option<BrokerAddress>),
+    /// Come back because of what happened here, a seek or more than there is room for: the broker is well.
+    Anew,
     /// Come back to another cluster.
     Migrate(Option<BrokerAddress>),
 }
@@ -90,6 +92,7 @@ impl TopicTask {
         let deadline = self.deadline;
         let mut last = None;
         let mut assigned = None;
+        let mut was_anew = false;
         loop {
             let attach = self.attach(assigned.take());
             let attached = if subscribed.is_none() {
@@ -107,17 +110,25 @@ impl TopicTask {
                     let since = topic.clock.now();
                     let next = self.serve().await;
                     topic.set_status(Status::Connecting);
+                    let is_anew = matches!(next, Next::Anew);
+                    // Once more soon after it: a broker that sends too much again and again is given time.
+                    let is_at_once = is_anew && !std::mem::replace(&mut was_anew, is_anew);
                     match next {
                         Next::Stop => {
                             self.close().await;
                             return ReceiveError::Closed;
                         }
                         Next::Attach(broker) => assigned = broker,
+                        Next::Anew => {}
                         Next::Migrate(to) => self.migrate(to),
                     }
                     drop(topic.unlink());
                     if topic.clock.now().saturating_sub(since) >= STABLE {
                         backoff.reset();
+                        was_anew = false;
+                        continue;
+                    }
+                    if is_at_once {
                         continue;
                     }
                     None
@@ -279,7 +290,7 @@ impl TopicTask {
             };
             let Some((deadline, full)) = armed else {
                 self.close().await;
-                return Next::Attach(None);
+                return Next::Anew;
             };
             tokio::select! {
                 biased;

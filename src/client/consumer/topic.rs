@@ -19,13 +19,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use super::{
-    acknowledgements::NoBatchSize,
+    acknowledgements::{NoBatchSize, Position},
+    chunks::ChunkBytes,
     error::{AckError, ReceiveError},
     message::QueuedEntry,
     options::ConsumerOptions,
+    permits::QueueSize,
     ready::ReadyTopics,
     receiving::{Notices, Receiving},
-    state::{BeforeSeek, QueueSize, State, Ticket},
+    state::{BeforeSeek, State, Ticket},
     unsent::{Acknowledging, Receipt, Unsent, give_up, send_all},
 };
 use crate::{
@@ -59,6 +61,12 @@ pub(crate) struct TopicConsumer {
     tracker: TaskTracker,
     pub(super) notices: Arc<Notices>,
 }
+
+/// The answer to an acknowledgement, where one is wanted, and the entries that it acknowledges as a whole.
+pub(crate) type AckOfEntries = (
+    Option<oneshot::Receiver<Result<(), AckError>>>,
+    Vec<Position>,
+);
 
 /// Where a consumer of a topic stands.
 #[derive(Debug, Clone)]
@@ -118,6 +126,7 @@ impl TopicConsumer {
                 Arc::clone(&text),
                 name.partition(),
                 &options,
+                Arc::clone(&set.chunk_bytes),
             )),
             name,
             text,
@@ -306,6 +315,21 @@ impl TopicConsumer {
         Ok(self.acknowledged(&mut inner, now))
     }
 
+    /// As [`acknowledge`](Self::acknowledge), with the entries that are done with by that.
+    pub(crate) fn acknowledge_entries(&self, id: &MessageId) -> Result<AckOfEntries, AckError> {
+        let now = self.clock.now();
+        let mut inner = self.open()?;
+        let position = (id.ledger_id, id.entry_id);
+        let mut entries = inner.state.acknowledgements().entries_of(position).to_vec();
+        if entries.is_empty() {
+            entries.push(position);
+        }
+        if !inner.state.acknowledge(id, now).map_err(no_size)? {
+            entries.clear();
+        }
+        Ok((self.acknowledged(&mut inner, now), entries))
+    }
+
     /// Acknowledges a message and all before it.
     pub(crate) fn acknowledge_cumulative(
         &self,
@@ -461,6 +485,7 @@ pub(crate) struct Shared {
     pub(crate) changes: Arc<watch::Sender<u64>>,
     pub(crate) tracker: TaskTracker,
     pub(crate) notices: Arc<Notices>,
+    pub(crate) chunk_bytes: Arc<ChunkBytes>,
 }
 
 /// What a connection calls. Belongs to one attachment.

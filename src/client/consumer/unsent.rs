@@ -15,7 +15,7 @@ use crate::{
     net::{OutboundError, Outgoing},
     protocol::{
         command::{Command, name_of},
-        proto::pulsar::CommandAck,
+        proto::pulsar::{CommandAck, CommandGetLastMessageId},
     },
 };
 
@@ -35,6 +35,10 @@ pub(super) enum Unsent {
 pub(super) struct Acknowledging {
     unsent: VecDeque<CommandAck>,
     answers: Vec<LaterAnswer>,
+    /// The consumer of acknowledgements that this broker does not answer, until it is asked something else behind them.
+    unanswered: Option<u64>,
+    /// What it was asked.
+    asked: Option<LaterAnswer>,
     result: Result<(), AckError>,
     receipts: Vec<Receipt>,
 }
@@ -45,6 +49,8 @@ impl Acknowledging {
         Self {
             unsent: acks.into(),
             answers: Vec::new(),
+            unanswered: None,
+            asked: None,
             result: Ok(()),
             receipts,
         }
@@ -52,11 +58,15 @@ impl Acknowledging {
 
     /// Sends as long as there is room; says whether all was sent.
     fn send(&mut self, connection: &Connection) -> bool {
-        let has_answers = connection.connected().protocol_version() >= ACK_RECEIPTS;
+        let version = connection.connected().protocol_version();
+        let has_answers = version >= ACK_RECEIPTS;
         while let Some(ack) = self.unsent.front_mut() {
             if !has_answers {
                 let command = Command::from(ack.clone());
                 match connection.send(Outgoing::Command(&command)) {
+                    Ok(()) if version >= LAST_MESSAGE_IDS => {
+                        self.unanswered = Some(ack.consumer_id);
+                    }
                     Ok(()) => {}
                     Err(OutboundError::Full) => return false,
                     Err(OutboundError::Closed) => {
@@ -74,6 +84,18 @@ impl Acknowledging {
             }
             self.unsent.pop_front();
         }
+        if let Some(consumer_id) = self.unanswered {
+            let ask = CommandGetLastMessageId {
+                consumer_id,
+                request_id: 0,
+            };
+            match connection.request_later(Command::from(ask)) {
+                Ok(Some(answer)) => self.asked = Some(answer),
+                Ok(None) => return false,
+                Err(error) => self.result = Err(AckError::Client(error.into())),
+            }
+            self.unanswered = None;
+        }
         true
     }
 
@@ -82,6 +104,13 @@ impl Acknowledging {
         for answer in std::mem::take(&mut self.answers) {
             if let Err(error) = outcome(answer.wait().await) {
                 self.result = Err(error);
+            }
+        }
+        if let Some(asked) = self.asked.take() {
+            match asked.wait().await {
+                // Whatever it answers: it has read what came before.
+                Ok(_) | Err(RequestError::Refused { .. }) => {}
+                Err(error) => self.result = Err(AckError::Client(error.into())),
             }
         }
         let result = self.result;
@@ -132,9 +161,13 @@ pub(super) fn send_all(
     true
 }
 
-/// The protocol version from which on brokers answer acknowledgements (`v17` of `ProtocolVersion`). Older ones are believed
-/// without an answer, as Apache's clients do.
+/// The protocol version from which on brokers answer acknowledgements (`v17` of `ProtocolVersion`). Older ones are asked
+/// for the last message behind them: they do what they are told on a connection in order, so the answer says that it was done.
 const ACK_RECEIPTS: i32 = 17;
+
+/// The protocol version from which on brokers can be asked for the last message (`v12`). Older ones are believed without an
+/// answer, as Apache's clients do.
+const LAST_MESSAGE_IDS: i32 = 12;
 
 /// Tells who waits for what was not sent, and will not be, why.
 pub(super) fn give_up(unsent: &mut VecDeque<Unsent>, error: &AckError) {

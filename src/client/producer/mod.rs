@@ -89,7 +89,8 @@ impl PulsarClient {
     /// cluster allows that. Cancel-safe.
     ///
     /// # Errors
-    /// See [`ClientError`]; passing ones are tried again within `operation_timeout`.
+    /// See [`ClientError`]; passing ones are tried again within `operation_timeout`, which each partition has for itself: at
+    /// most 32 are opened at a time, and the first that cannot be opened in its time ends it all.
     pub async fn producer(
         &self,
         topic: &TopicName,
@@ -383,7 +384,9 @@ impl Producer {
 }
 
 impl Inner {
-    /// Opens the producers of these topics, all with the same name, and starts their tasks when all are open.
+    /// Opens the producers of these topics, all with the same name, and starts their tasks when all are open. The first one
+    /// until the deadline; the others have their time from when it is their turn, or a topic with very many partitions
+    /// could never be opened.
     async fn open_topics(
         &self,
         topics: Vec<TopicName>,
@@ -400,6 +403,10 @@ impl Inner {
             while opening.len() < most
                 && let Some((index, topic)) = topics.next()
             {
+                let deadline = match index {
+                    0 => deadline,
+                    _ => Deadline::within(self.client.options().operation_timeout),
+                };
                 opening.spawn(self.open_topic(index, topic, name.clone(), deadline));
             }
             let Some(joined) = opening.join_next().await else {

@@ -845,6 +845,28 @@ async fn a_partition_that_hangs_holds_up_the_closing_of_no_other() {
 }
 
 #[tokio::test]
+async fn each_partition_has_its_own_time_to_be_opened() {
+    // Two of them are too long, one is not.
+    const LIMIT: Duration = Duration::from_millis(3000);
+    const STEP: Duration = Duration::from_millis(1800);
+    let (broker, script) = start().await;
+    let script = script.on(Type::PartitionedMetadata, |received| {
+        vec![Step::Send(partitions(received.request_id(), 2))]
+    });
+    broker.set_script(script.on(Type::Producer, |received| {
+        vec![Step::Delay(STEP), Step::Send(success(received).into())]
+    }));
+    let mut patient = client_of(&broker).options().clone();
+    patient.operation_timeout = LIMIT;
+    patient.connection.request_timeout = Duration::from_secs(60);
+    let client = PulsarClient::new(broker.url().parse().unwrap(), patient);
+    let producer = client.producer(&topic(), options()).await.unwrap();
+    assert_eq!(producer.partition_count(), 2);
+    client.close();
+    broker.stop().await;
+}
+
+#[tokio::test]
 async fn new_partitions_are_used() {
     let (broker, script) = start().await;
     let count = Arc::new(AtomicUsize::new(1));
