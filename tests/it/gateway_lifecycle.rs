@@ -165,6 +165,13 @@ async fn draining_refuses_new_connections_and_ends_open_ones_at_a_frame_boundary
     let frame = send_frame(100_000);
     let (begun, missing) = frame.split_at(60_000);
     client.send_bytes(begun).await;
+    // Until the gateway has seen it, the connection is at a boundary.
+    within(async {
+        while gateway.metric("pulsar_proxy_binary_bytes_total") < 60_000.0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     gateway.advance(Phase::Draining);
     within(async { while TcpStream::connect(gateway.address()).await.is_ok() {} }).await;
     // The begun frame may still be completed and goes through; its answer does as well if it comes in time, but never in part.
