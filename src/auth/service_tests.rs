@@ -167,6 +167,14 @@ fn the_role_of_a_certificate_is_its_last_common_name() {
     let expired = certificate(&[(DnType::CommonName, "client")], 2001);
     assert_eq!(ask(&expired).err(), Some(CertificateError::Expired.into()));
     let good = ask(&certificate(&[(DnType::CommonName, "client")], 2090)).expect("good");
+    // Where a header or a list carries the name on, blanks around it get lost: it would be another's.
+    for blank in [" admin", "admin ", "\tadmin", " ", "\u{a0}admin"] {
+        assert_eq!(
+            named(&[(DnType::CommonName, blank)]),
+            Err(CertificateError::Blanks.into()),
+            "{blank:?}"
+        );
+    }
     assert!(good.expires_at.is_some_and(|end| end > NOW));
 }
 
