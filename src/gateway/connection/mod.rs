@@ -238,9 +238,12 @@ async fn handshake(
         };
         let step = match state.on_frame(&frame) {
             Step::Check(credential) => {
-                let checked =
-                    timeout_at(deadline, verdict(shared, &credential, peer, &mut challenge));
-                match checked.await {
+                // Some of the time is left for telling the client that its turn did not come.
+                let within = deadline
+                    .saturating_duration_since(Instant::now())
+                    .mul_f64(0.9);
+                let checked = verdict(shared, &credential, peer, within, &mut challenge);
+                match timeout_at(deadline, checked).await {
                     Ok(verdict) => state.on_checked(verdict),
                     Err(_) => return Decided::Ended(EndReason::Timeout),
                 }
@@ -304,8 +307,9 @@ async fn verdict(
         return Verdict::Refused;
     };
     let step = match challenge.take() {
+    within: Duration,
         Some(asked) => service.respond(asked, &credential.data, auth::clock::now()),
-        None => check(shared, service, credential, peer).await,
+        None => check(shared, service, credential, peer, within).await,
     };
     match step {
         Ok(auth::Step::Done(principal)) => Verdict::Good(principal),
@@ -318,13 +322,17 @@ async fn verdict(
             shared
                 .notices
                 .unauthenticated(&format_args!("{}: {error}", peer.address));
-            Verdict::Refused
+            if error == AuthenticationError::Busy {
+                Verdict::Busy
+            } else {
+                Verdict::Refused
+            }
         }
     }
 }
 
 /// Checks a credential; one that takes long, as a hashed password does, elsewhere than on the threads that serve everybody, and
-/// only a few at a time.
+/// only a few at a time. Its turn has to come `within` that time.
 async fn check(
     shared: &Shared,
     service: &AuthenticationService,
@@ -336,12 +344,14 @@ async fn check(
         return service.begin(&credential.method, &credential.data, &peer.presented(), now);
     }
     let (service, credential, peer) = (service.clone(), credential.clone(), peer.clone());
+    within: Duration,
     let check = move || service.begin(&credential.method, &credential.data, &peer.presented(), now);
-    shared.check_costly(check).await
+    shared.check_costly(from, within, check).await
 }
 
 /// What a client that wants a relay asked for.
 struct Asked {
+    let from = peer.address.ip();
     request: ConnectRequest,
     /// `None` is any broker.
     target: Option<BrokerAddress>,
@@ -539,3 +549,43 @@ const LAST_WORDS_GRACE: Duration = Duration::from_secs(3);
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 /// Most bytes of it that are read meanwhile.
 const DISCARD_MAX: usize = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, ServerName};
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio::io::duplex;
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+    use crate::testing::certificates::Authority;
+    use crate::testing::tls::acceptor;
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_a_connection_with_tls_is_bounded_when_its_client_takes_nothing() {
+        let (client, server) = duplex(4096);
+        let authority = Authority::new("ours");
+        let accept = acceptor(&authority.sign(&["localhost"]), &[], None).accept(server);
+        let mut roots = RootCertStore::empty();
+        let issuer = CertificateDer::from_pem_slice(authority.pem().as_bytes());
+        roots.add(issuer.unwrap()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(
+            rustls::crypto::aws_lc_rs::default_provider(),
+        ))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let connect = TlsConnector::from(Arc::new(config)).connect(name, client);
+        let (server, client) = tokio::join!(accept, connect);
+        let (mut server, _client) = (server.unwrap(), client.unwrap());
+        let begun = Instant::now();
+        // Not even a close_notify has room behind what the client has not read.
+        close_behind(&mut server, &[0; 1024 * 1024]).await;
+        assert_eq!(begun.elapsed(), LAST_WORDS_GRACE);
+        close(&mut server).await;
+        assert_eq!(begun.elapsed(), LAST_WORDS_GRACE + CLOSE_GRACE);
+    }
+}
