@@ -86,8 +86,8 @@ impl Introductions {
         self.forward && supported && request.client.as_ref().is_some_and(itself)
     }
 
-    /// Whether the gateway has to end this client's direct connection when its credential expires. Brokers that got a token of the
-    /// client's own do so themselves, or ask it for another; of anything else they do not know when it ends.
+    /// Whether nobody but the gateway can end this client's direct connection when its credential expires. Brokers that got a token of
+    /// the client's own may do so themselves, or ask it for another; of anything else they do not know when it ends.
     pub(crate) fn ends_at_expiry(&self, client: &AuthenticatedClient) -> bool {
         let is_token = |credential: &&Credential| credential.method == "token";
         let token = client.credential.as_ref().filter(is_token);

@@ -58,8 +58,11 @@ impl Peer {
 
 /// What the handshake came to.
 enum Decided {
-    /// With the end of the client's credential, where that ends the relay.
-    Relay(Box<Passthrough<ServerStream, Stream>>, Option<UnixTime>),
+    /// With what the end of the client's credential means for it.
+    Relay(
+        Box<Passthrough<ServerStream, Stream>>,
+        Option<CredentialEnd>,
+    ),
     Lookups(Box<(FrameReader<ServerStream>, ConnectRequest)>),
     Ended(EndReason),
 }
@@ -100,7 +103,7 @@ pub(crate) async fn serve(
             debug!(peer = %address, ?reason, "no handshake");
             reason
         }
-        Decided::Relay(pair, expires_at) => relay(&shared, *pair, address, expires_at).await,
+        Decided::Relay(pair, end) => relay(&shared, *pair, address, end).await,
         Decided::Lookups(lookups) => {
             let (client, request) = *lookups;
             Box::pin(lookup::serve(&shared, client, request, peer)).await
@@ -138,7 +141,7 @@ async fn relay(
     shared: &Shared,
     pair: Passthrough<ServerStream, Stream>,
     client: SocketAddr,
-    expires_at: Option<UnixTime>,
+    end: Option<CredentialEnd>,
 ) -> EndReason {
     let _broker = shared.metrics.broker_connected();
     let meter = shared
@@ -149,16 +152,19 @@ async fn relay(
         policy: &shared.policy,
         idle_timeout: shared.settings.broker_read_timeout,
     };
-    let inspector = Inspector::new(Arc::clone(&shared.metrics.topics));
+    let mut inspector = Inspector::new(Arc::clone(&shared.metrics.topics));
+    if let Some(asked) = end.as_ref().and_then(|end| end.asked.clone()) {
+        inspector = inspector.noting_challenges(asked);
+    }
     let expired = AtomicBool::new(false);
     let leave = async {
-        if expires_at.is_none() {
+        let Some(end) = &end else {
             return asked_to_leave(shared).await;
-        }
+        };
         tokio::select! {
             biased;
             () = asked_to_leave(shared) => {}
-            () = reached(expires_at) => expired.store(true, Ordering::Relaxed),
+            () = end.came() => expired.store(true, Ordering::Relaxed),
         }
     };
     let result = match pair.without_tls() {
@@ -301,13 +307,13 @@ async fn verdict(
     shared: &Shared,
     credential: &Credential,
     peer: &Peer,
+    within: Duration,
     challenge: &mut Option<auth::Challenge>,
 ) -> Verdict {
     let Some(service) = &shared.authentication else {
         return Verdict::Refused;
     };
     let step = match challenge.take() {
-    within: Duration,
         Some(asked) => service.respond(asked, &credential.data, auth::clock::now()),
         None => check(shared, service, credential, peer, within).await,
     };
@@ -338,20 +344,20 @@ async fn check(
     service: &AuthenticationService,
     credential: &Credential,
     peer: &Peer,
+    within: Duration,
 ) -> Result<auth::Step, AuthenticationError> {
     let now = auth::clock::now();
     if !service.is_costly(&credential.method, &credential.data) {
         return service.begin(&credential.method, &credential.data, &peer.presented(), now);
     }
     let (service, credential, peer) = (service.clone(), credential.clone(), peer.clone());
-    within: Duration,
+    let from = peer.address.ip();
     let check = move || service.begin(&credential.method, &credential.data, &peer.presented(), now);
     shared.check_costly(from, within, check).await
 }
 
 /// What a client that wants a relay asked for.
 struct Asked {
-    let from = peer.address.ip();
     request: ConnectRequest,
     /// `None` is any broker.
     target: Option<BrokerAddress>,
@@ -359,13 +365,46 @@ struct Asked {
     deadline: Instant,
 }
 
-/// When a relay ends because the client's credential does; `None`: it does not.
-fn end_of_relay(shared: &Shared, request: &ConnectRequest) -> Option<UnixTime> {
-    shared.settings.authentication.refresh_check?;
-    let client = request.client.as_ref()?;
-    let expires_at = client.identity.authenticated.expires_at?;
-    let ends = shared.introductions.ends_at_expiry(client);
-    ends.then_some(expires_at)
+/// How a relay ends because the client's credential does.
+#[derive(Debug)]
+struct CredentialEnd {
+    at: UnixTime,
+    /// Set when the broker asked the client for another credential: it looks at it itself then, and nothing is to be done. `None`:
+    /// nobody but the gateway ends the relay.
+    asked: Option<Arc<AtomicBool>>,
+}
+
+impl CredentialEnd {
+    /// `None`: the credential's end is not that of the relay.
+    fn of(shared: &Shared, request: &ConnectRequest) -> Option<Self> {
+        let interval = shared.settings.authentication.refresh_check?;
+        let client = request.client.as_ref()?;
+        let expires_at = client.identity.authenticated.expires_at?;
+        let introductions = &shared.introductions;
+        if introductions.ends_at_expiry(client) || !introductions.renews(request) {
+            return Some(Self {
+                at: expires_at,
+                asked: None,
+            });
+        }
+        // Brokers that look at forwarded tokens do so every `authenticationRefreshCheckSeconds` of theirs.
+        Some(Self {
+            at: expires_at.checked_add(interval + interval.min(CHALLENGE_GRACE))?,
+            asked: Some(Arc::default()),
+        })
+    }
+
+    /// Completes when the relay has to end. Cancel-safe.
+    async fn came(&self) {
+        reached(Some(self.at)).await;
+        if self
+            .asked
+            .as_ref()
+            .is_some_and(|asked| asked.load(Ordering::Relaxed))
+        {
+            std::future::pending().await
+        }
+    }
 }
 
 /// Connects the client to the broker that it names.
@@ -409,8 +448,8 @@ async fn direct(shared: &Shared, mut client: FrameReader<ServerStream>, asked: A
     let introduced = upstream::introduce(&mut client, broker, &introduction, limits);
     let error = match timeout_at(asked.deadline, introduced).await {
         Ok(Ok(Outcome::Accepted(broker))) => {
-            let expires_at = end_of_relay(shared, &asked.request);
-            return Decided::Relay(Box::new(broker.with_client(client)), expires_at);
+            let end = CredentialEnd::of(shared, &asked.request);
+            return Decided::Relay(Box::new(broker.with_client(client)), end);
         }
         Ok(Ok(Outcome::Refused(why))) => {
             if introduction.own.is_some() {
@@ -543,6 +582,8 @@ pub(crate) const PROXY_VERSION: &str = concat!("pulsegate-", env!("CARGO_PKG_VER
 const HANDSHAKE_FRAME_MAX: usize = 64 * 1024;
 /// Longest time without a look at the system's clock while a credential is good.
 const CLOCK_CHECK: Duration = Duration::from_secs(3600);
+/// How much later than its interval says a broker may ask a client for another credential.
+const CHALLENGE_GRACE: Duration = Duration::from_secs(10);
 /// How long a client has to take the ERROR that ends its connection.
 const LAST_WORDS_GRACE: Duration = Duration::from_secs(3);
 /// How long a client has to end its side after we ended ours.
