@@ -93,6 +93,7 @@ const DRIVERS: &[&str] = &[
     "src/perf/run.rs",
     "src/telemetry/log_writer.rs",
     "src/telemetry/metrics.rs",
+    "src/testing/scripted_broker.rs",
 ];
 const DRIVERS_ONLY: &[&str] = &["Instant", "SystemTime", "RandomState"];
 /// Randomness without a seed that a test can give.

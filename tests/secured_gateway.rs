@@ -320,6 +320,7 @@ async fn the_broker_decides_by_the_role_that_the_gateway_names() {
         assert_eq!(found, expected, "{original}");
     }
     gateway.stop().await;
+    no_relay_outlives_its_token(&broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -344,6 +345,32 @@ async fn forwarded_credentials_are_checked_and_renewed() {
     let gateway = TestGateway::start(&broker, &forward);
     assert_eq!(gateway.produce(client).await, Ok(()));
     outlives(&broker, &gateway).await;
+    gateway.stop().await;
+}
+
+/// This broker does not look at the tokens that it gets for clients, and so asks for no other one.
+async fn no_relay_outlives_its_token(broker: &Broker) {
+    let forward = [
+        "forwardAuthorizationCredentials=true",
+        "authenticationRefreshCheckSeconds=2",
+    ];
+    let gateway = TestGateway::start(broker, &forward);
+    let connect = CommandConnect {
+        feature_flags: Some(pulsegate::protocol::proto::pulsar::FeatureFlags {
+            supports_auth_refresh: Some(true),
+            ..Default::default()
+        }),
+        proxy_to_broker_url: Some(broker.url().addresses[0].to_string()),
+        ..connect_to(None)
+    };
+    let options = ConnectionOptions {
+        authentication: text_token(&broker.token("client", 4)),
+        ..ConnectionOptions::default()
+    };
+    let opened = Connection::open(&gateway.url.addresses[0], connect, options);
+    let connection = opened.await.unwrap();
+    let ended = timeout(Duration::from_secs(30), connection.closed()).await;
+    assert!(ended.is_ok(), "a connection outlives its token");
     gateway.stop().await;
 }
 
@@ -380,8 +407,8 @@ async fn outlives(broker: &Broker, gateway: &TestGateway) {
         connections.push(opened.await.unwrap());
     }
     std::fs::write(&file, broker.token("client", 3600)).unwrap();
-    // Longer than the token, the broker's check each second and the gateway's interval together.
-    let until = Instant::now() + Duration::from_secs(16);
+    // Longer than the token, the broker's check each second and twice the gateway's interval together.
+    let until = Instant::now() + Duration::from_secs(20);
     while Instant::now() < until {
         timeout(
             Duration::from_secs(5),

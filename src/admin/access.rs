@@ -15,6 +15,7 @@ use prometheus::{IntCounter, IntCounterVec};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::forwarding::ORIGINAL_PRINCIPAL;
 use super::rate::RateLimit;
 use crate::http::{Answer, AnswerFuture, Body, BodyError, Handler, Peer, Request, Response};
 use crate::telemetry::{MetricError, MetricRegistry};
@@ -28,10 +29,16 @@ pub type Authenticating = Pin<
     Box<dyn Future<Output = Result<Option<Arc<str>>, HttpAuthenticationError>> + Send + 'static>,
 >;
 
-/// A credential is missing or not accepted. The text is for the client, and says nothing of the credential.
+/// Why nobody knows who asks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct HttpAuthenticationError(pub String);
+pub enum HttpAuthenticationError {
+    /// A credential is missing or not accepted. The text is for the client, and says nothing of the credential.
+    #[error("{0}")]
+    Refused(String),
+    /// So many checks of credentials wait that this one has not had its turn.
+    #[error("too many clients are being authenticated")]
+    Busy,
+}
 
 /// What a request has to prove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +56,7 @@ pub enum Need {
 pub struct Caller {
     /// Its connection.
     pub peer: Peer,
-    /// Its role, where it was authenticated.
+    /// Its role, where it was authenticated; of a trusted proxy that asks for another, the role of that one.
     pub role: Option<Arc<str>>,
 }
 
@@ -60,6 +67,8 @@ pub struct AccessOptions {
     pub authenticator: Option<HttpAuthenticator>,
     /// `superUserRoles`, where authorization is on.
     pub super_users: Option<BTreeSet<String>>,
+    /// `trustedProxyRoles`: roles whose `X-Original-Principal` says whom they ask for.
+    pub trusted_proxy_roles: Vec<String>,
     /// Requests at a time.
     pub max_requests: Option<usize>,
     /// Requests a second.
@@ -81,6 +90,7 @@ impl fmt::Debug for AccessOptions {
 pub struct Access {
     authenticator: Option<HttpAuthenticator>,
     super_users: Option<BTreeSet<String>>,
+    trusted_proxy_roles: Vec<String>,
     places: Option<Arc<Semaphore>>,
     rate: Option<Mutex<RateLimit>>,
     epoch: Instant,
@@ -113,6 +123,7 @@ impl Access {
         Ok(Arc::new(Self {
             authenticator: options.authenticator,
             super_users: options.super_users,
+            trusted_proxy_roles: options.trusted_proxy_roles,
             places,
             rate: options
                 .requests_per_second
@@ -150,7 +161,7 @@ impl Access {
                 let admitted = match access.enter() {
                     Ok(place) => {
                         let role = access.ask(need, request.headers(), &peer);
-                        let role = access.judge(need, role.await);
+                        let role = access.judge(need, role.await, request.headers());
                         role.map(|role| (Caller { peer, role }, place))
                     }
                     Err(refused) => Err(refused),
@@ -201,24 +212,58 @@ impl Access {
         }
     }
 
-    /// The role, if it is enough.
+    /// The role that the request is for, if that and the one who asks are enough.
     fn judge(
         &self,
         need: Need,
         role: Result<Option<Arc<str>>, HttpAuthenticationError>,
+        headers: &HeaderMap,
     ) -> Result<Option<Arc<str>>, Response> {
-        let role = role.map_err(|error| Response::text(401, format!("{error}\n")))?;
+        let role = role.map_err(|error| {
+            let status = match error {
+                HttpAuthenticationError::Refused(_) => 401,
+                HttpAuthenticationError::Busy => 503,
+            };
+            Response::text(status, format!("{error}\n"))
+        })?;
+        let original = match role.as_deref() {
+            Some(role) => self.original(role, headers)?,
+            None => None,
+        };
         if need == Need::SuperUser
             && let Some(super_users) = &self.super_users
-            && !role
-                .as_deref()
-                .is_some_and(|role| super_users.contains(role))
         {
-            // 401 and this text: as the Apache proxy.
-            let reason = r#"{"reason":"Client is not authorized to perform operation"}"#;
-            return Err(Response::json(401, reason));
+            let is_super_user = |role: &Arc<str>| super_users.contains(&**role);
+            if !role.as_ref().is_some_and(is_super_user)
+                || !original.as_ref().is_none_or(is_super_user)
+            {
+                // 401 and this text: as the Apache proxy.
+                let reason = r#"{"reason":"Client is not authorized to perform operation"}"#;
+                return Err(Response::json(401, reason));
+            }
         }
-        Ok(role)
+        Ok(original.or(role))
+    }
+
+    /// Whom a trusted proxy asks for, by the rules of CONNECT: one role, which is not a proxy's. Of anybody else the header says
+    /// nothing.
+    fn original(&self, role: &str, headers: &HeaderMap) -> Result<Option<Arc<str>>, Response> {
+        let is_proxys = |role: &str| self.trusted_proxy_roles.iter().any(|proxy| proxy == role);
+        let mut named = headers.get_all(ORIGINAL_PRINCIPAL).iter();
+        let Some(first) = named.next().filter(|_| is_proxys(role)) else {
+            return Ok(None);
+        };
+        first
+            .to_str()
+            .ok()
+            .filter(|name| !name.trim().is_empty() && !is_proxys(name) && named.next().is_none())
+            .map(|name| Some(name.into()))
+            .ok_or_else(|| {
+                Response::text(
+                    403,
+                    "X-Original-Principal must name one role, which must not be a proxy's\n",
+                )
+            })
     }
 
     fn count(&self, answer: &Answer) {

@@ -127,8 +127,7 @@ pub(super) fn request_headers(
         }
     }
     if let Some(role) = client.role {
-        let role = HeaderValue::from_str(role).map_err(|_| UnprintableRole)?;
-        headers.insert(ORIGINAL_PRINCIPAL, role);
+        headers.insert(ORIGINAL_PRINCIPAL, header_of_role(role)?);
     }
     append_to_list(&mut headers, VIA, VIA_VALUE);
     append_to_list(
@@ -154,7 +153,16 @@ pub(super) fn request_headers(
     Ok(headers)
 }
 
-/// A role has characters that no header may have.
+/// A role as a header says it. Blanks around it are no part of a header's value, and what is not ASCII is read as Latin-1 (RFC 9110,
+/// 5.5): the broker would take another role out of it, so both are refused.
+fn header_of_role(role: &str) -> Result<HeaderValue, UnprintableRole> {
+    if role.is_empty() || role.trim() != role || !role.is_ascii() {
+        return Err(UnprintableRole);
+    }
+    HeaderValue::from_str(role).map_err(|_| UnprintableRole)
+}
+
+/// A role that no header can say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UnprintableRole;
 
@@ -201,7 +209,7 @@ fn append_to_list(headers: &mut HeaderMap, name: HeaderName, value: &str) {
 }
 
 /// The role of the client behind a proxy, to brokers of Apache Pulsar.
-const ORIGINAL_PRINCIPAL: HeaderName = HeaderName::from_static("x-original-principal");
+pub(super) const ORIGINAL_PRINCIPAL: HeaderName = HeaderName::from_static("x-original-principal");
 const VIA_VALUE: &str = "1.1 pulsegate";
 
 #[cfg(test)]
@@ -379,16 +387,28 @@ mod tests {
     }
 
     #[test]
-    fn a_role_that_would_break_the_request_is_refused() {
-        let client = Client {
-            address: "10.0.0.9".parse().expect("an address"),
-            tls: false,
-            role: Some("a\r\nX-Evil: 1"),
-            trusted: false,
-        };
-        assert_eq!(
-            request_headers(HeaderMap::new(), &client, "gate").map(|_| ()),
-            Err(UnprintableRole)
-        );
+    fn a_role_that_would_break_the_request_or_become_another_is_refused() {
+        // Blanks around the value of a header are no part of it (RFC 9110, 5.5).
+        for role in [
+            "a\r\nX-Evil: 1",
+            " admin",
+            "admin ",
+            "\tadmin",
+            "admin\t",
+            "",
+            "\u{e9}",
+        ] {
+            let client = Client {
+                address: "10.0.0.9".parse().expect("an address"),
+                tls: false,
+                role: Some(role),
+                trusted: false,
+            };
+            assert_eq!(
+                request_headers(HeaderMap::new(), &client, "gate").map(|_| ()),
+                Err(UnprintableRole),
+                "{role:?}"
+            );
+        }
     }
 }

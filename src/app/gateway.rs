@@ -134,6 +134,7 @@ fn router(
             .cloned()
             .map(|service| authenticator(gateway.clone(), service)),
         super_users,
+        trusted_proxy_roles: authentication.trusted_proxy_roles.clone(),
         max_requests: settings.proxy.max_requests,
         requests_per_second: settings.proxy.requests_per_second,
     };
@@ -185,7 +186,10 @@ fn authenticator(gateway: GatewayHandle, service: AuthenticationService) -> Http
         let role = |principal: Result<Principal, AuthenticationError>| {
             principal
                 .map(|principal| Some(principal.role))
-                .map_err(|error| HttpAuthenticationError(error.to_string()))
+                .map_err(|error| match error {
+                    AuthenticationError::Busy => HttpAuthenticationError::Busy,
+                    error => HttpAuthenticationError::Refused(error.to_string()),
+                })
         };
         if !service.is_costly_http(headers, &presented) {
             let principal = service.authenticate_http(headers, &presented, auth::clock::now());
@@ -193,7 +197,7 @@ fn authenticator(gateway: GatewayHandle, service: AuthenticationService) -> Http
         }
         let (service, headers) = (service.clone(), headers.clone());
         let certificate = certificate.map(<[u8]>::to_vec);
-        let checked = gateway.check_costly(move || {
+        let checked = gateway.check_costly(address.ip(), move || {
             let presented = Presented {
                 address,
                 certificate: certificate.as_deref(),
@@ -339,6 +343,76 @@ mod tests {
             (503, "not ready: draining\n")
         );
         assert_eq!(readiness(Phase::NotReady, true).status, 503);
+    }
+
+    #[tokio::test]
+    async fn passwords_over_http_wait_for_their_turn_unless_they_were_good_before() {
+        let users = b"me:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\n";
+        let clients = config::IncomingAuthenticationSettings {
+            providers: vec![config::ProviderSettings::Basic(config::SecretBytes::new(
+                *users,
+            ))],
+            anonymous_role: None,
+        };
+        let url = "pulsar://127.0.0.1:1".parse().expect("a URL");
+        let mut settings = GatewaySettings::for_broker(url);
+        settings.bind_address = Ipv4Addr::LOCALHOST.into();
+        settings.service_port = Some(0);
+        settings.authentication.clients = Some(clients);
+        let (_phase, phases) = phases();
+        let gateway = Gateway::bind(settings, &MetricRegistry::new(""), phases).expect("bound");
+        let handle = gateway.handle();
+        let service = handle.authentication().expect("it is on").clone();
+        let ask = authenticator(handle.clone(), service);
+        let from: SocketAddr = "127.0.0.1:9".parse().expect("an address");
+        let mut headers = hyper::HeaderMap::new();
+        let mut with = |password: &str| {
+            use base64::Engine as _;
+            let text = base64::engine::general_purpose::STANDARD.encode(format!("me:{password}"));
+            let value = format!("Basic {text}").parse().expect("a header");
+            headers.insert("authorization", value);
+            ask(&headers, None, from)
+        };
+
+        let tasks = TaskTracker::new();
+        // Takes all places until what it returns is dropped.
+        let take_all = || {
+            let (began, begins) = std::sync::mpsc::channel();
+            let mut ends = Vec::new();
+            for _ in 0..2 {
+                let (end, ended) = std::sync::mpsc::channel::<()>();
+                let began = began.clone();
+                tasks.spawn(handle.check_costly(from.ip(), move || {
+                    let _ = began.send(());
+                    let _ = ended.recv();
+                    Err(AuthenticationError::NoCredential)
+                }));
+                ends.push(end);
+            }
+            let began = tasks.spawn_blocking(move || begins.iter().take(2).count());
+            async move {
+                assert_eq!(began.await.expect("no panic"), 2);
+                ends
+            }
+        };
+        let taken = take_all().await;
+        let mut waiting = std::pin::pin!(with("secret"));
+        assert!(
+            tokio::time::timeout(Duration::ZERO, waiting.as_mut())
+                .await
+                .is_err(),
+            "a third is hashed beside two"
+        );
+        drop(taken);
+        assert_eq!(waiting.await, Ok(Some("me".into())));
+        let taken = take_all().await;
+        let remembered = tokio::time::timeout(Duration::ZERO, with("secret")).await;
+        assert_eq!(
+            remembered,
+            Ok(Ok(Some("me".into()))),
+            "what was good waits for nobody"
+        );
+        drop(taken);
     }
 
     #[test]

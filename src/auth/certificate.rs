@@ -18,6 +18,9 @@ pub enum CertificateError {
     /// Its subject has no common name.
     #[error("has no common name")]
     NoCommonName,
+    /// Its common name begins or ends with a blank.
+    #[error("has a common name with a blank at its begin or end")]
+    Blanks,
     /// It is not good any more.
     #[error("expired")]
     Expired,
@@ -27,7 +30,7 @@ impl CertificateError {
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::Missing | Self::Malformed | Self::Expired => "INVALID_CERTS",
-            Self::NoCommonName => "INVALID_CN",
+            Self::NoCommonName | Self::Blanks => "INVALID_CN",
         }
     }
 }
@@ -78,6 +81,10 @@ fn principal(der: &[u8], now: UnixTime) -> Result<Principal, CertificateError> {
         .and_then(|name| name.as_str().ok())
         .filter(|name| !name.is_empty())
         .ok_or(CertificateError::NoCommonName)?;
+    // On the way through a header or a list of the settings it would become the name without them: somebody else's.
+    if role.trim() != role {
+        return Err(CertificateError::Blanks);
+    }
     Ok(Principal {
         role: role.into(),
         method: METHOD.into(),

@@ -179,6 +179,9 @@ pub enum AuthenticationError {
     /// An answer came that no question was asked for, or too many rounds were needed.
     #[error("the answers to the challenges lead to nothing")]
     Exchange,
+    /// So many checks wait that this one has not had its turn. The credential may be good.
+    #[error("too many checks of credentials wait")]
+    Busy,
     /// The check did not end: the process stops.
     #[error("the check was interrupted")]
     Interrupted,
@@ -193,7 +196,7 @@ impl AuthenticationError {
             Self::Token(error) => error.reason(),
             Self::Certificate(error) => error.reason(),
             Self::Basic(error) => error.reason(),
-            Self::Exchange | Self::Interrupted => "UNKNOWN",
+            Self::Exchange | Self::Busy | Self::Interrupted => "UNKNOWN",
         }
     }
 }

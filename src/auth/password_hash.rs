@@ -105,11 +105,6 @@ impl PasswordHash {
         };
         verify_slices_are_equal(computed.as_bytes(), self.hash.as_bytes()).is_ok()
     }
-
-    /// Whether a check takes milliseconds and more.
-    pub(super) fn is_costly(&self) -> bool {
-        !matches!(self.kind, Kind::Md5 { .. })
-    }
 }
 
 impl fmt::Debug for PasswordHash {

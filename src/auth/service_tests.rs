@@ -125,11 +125,22 @@ fn passwords_are_checked_and_remembered_only_when_good() {
     }
     assert_eq!(ask(b"nobody:secret"), Err(BasicError::Wrong.into()));
     assert_eq!(ask(b""), Err(BasicError::Missing.into()));
-    let long = format!("me:{}", "x".repeat(2000));
+    let long = format!("me:{}", "x".repeat(257));
     for malformed in [&b"me"[..], b":secret", b"me:\xff", long.as_bytes()] {
         assert_eq!(ask(malformed), Err(BasicError::Malformed.into()));
     }
     assert!(service.is_costly("basic", b"a:b"));
+    let settings = IncomingAuthenticationSettings {
+        providers: vec![ProviderSettings::Basic(SecretBytes::new(
+            *b"me:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/",
+        ))],
+        anonymous_role: None,
+    };
+    let weak = AuthenticationService::new(&settings, &MetricRegistry::new("")).expect("set up");
+    assert!(
+        weak.is_costly("basic", b"me:longpassword"),
+        "a thousand rounds over what a stranger sends"
+    );
     // What was good last is not hashed again, so that it need not wait behind what strangers try.
     assert!(!service.is_costly("basic", b"you:allmine"));
     assert!(service.is_costly("basic", b"you:secret"));
@@ -156,6 +167,14 @@ fn the_role_of_a_certificate_is_its_last_common_name() {
         ]),
         Ok("client".to_owned())
     );
+    // Where a header or a list carries the name on, blanks around it get lost: it would be another's.
+    for blank in [" admin", "admin ", "\tadmin", " ", "\u{a0}admin"] {
+        assert_eq!(
+            named(&[(DnType::CommonName, blank)]),
+            Err(CertificateError::Blanks.into()),
+            "{blank:?}"
+        );
+    }
     assert_eq!(
         named(&[(DnType::OrganizationName, "us")]),
         Err(CertificateError::NoCommonName.into())

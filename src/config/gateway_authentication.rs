@@ -122,17 +122,8 @@ impl Builder {
     }
 
     fn check_authentication_together(&mut self, settings: &GatewayAuthenticationSettings) {
-        if let Some(clients) = &settings.clients
-            && let Some(anonymous) = &clients.anonymous_role
-            && settings.trusted_proxy_roles.contains(anonymous)
-        {
-            let key = "trustedProxyRoles";
-            let what =
-                format!("{anonymous} is the anonymousUserRole: anybody could act for anybody");
-            self.problems.push(
-                Problem::new(self.origin(key), key, what)
-                    .expected("roles that somebody has to prove"),
-            );
+        if let Some(clients) = &settings.clients {
+            self.check_void(clients, settings);
         }
         if settings.clients.is_some() {
             if settings.authorization_enabled {
@@ -164,6 +155,48 @@ impl Builder {
             self.warn(
                 "forwardAuthorizationCredentials",
                 "without effect: authenticationEnabled is not true",
+            );
+        }
+    }
+
+    /// Settings that leave nothing of authentication, whatever the others say.
+    fn check_void(
+        &mut self,
+        clients: &IncomingAuthenticationSettings,
+        settings: &GatewayAuthenticationSettings,
+    ) {
+        if let Some(anonymous) = &clients.anonymous_role {
+            let lists = [
+                (
+                    "trustedProxyRoles",
+                    &settings.trusted_proxy_roles,
+                    "anybody could act for anybody",
+                ),
+                (
+                    "superUserRoles",
+                    &settings.super_user_roles,
+                    "everybody would be a super user",
+                ),
+            ];
+            for (key, roles, so) in lists {
+                if roles.contains(anonymous) {
+                    let what = format!("{anonymous} is the anonymousUserRole: {so}");
+                    self.problems.push(
+                        Problem::new(self.origin(key), key, what)
+                            .expected("roles that somebody has to prove"),
+                    );
+                }
+            }
+        }
+        let key = "tlsAllowInsecureConnection";
+        if clients.providers.contains(&ProviderSettings::Tls)
+            && self.text(key).and_then(boolean) == Some(true)
+        {
+            let what = "AuthenticationProviderTls would take whatever name a client writes into a certificate of its own";
+            self.problems.push(
+                Problem::new(self.origin(key), key, what).expected(
+                    "false, with issuers in tlsTrustCertsFilePath and brokerClientTrustCertsFilePath; or no AuthenticationProviderTls",
+                ),
             );
         }
     }
@@ -597,6 +630,28 @@ mod tests {
             "trustedProxyRoles=edge",
         ]);
         assert!(anybody[0].contains("anybody could act"), "{anybody:?}");
+        let everybody = problems(&[
+            "authenticationEnabled=true",
+            "authenticationProviders=tls",
+            "anonymousUserRole=root",
+            "superUserRoles=admin,root",
+        ]);
+        assert_eq!(
+            everybody,
+            ["superUserRoles: root is the anonymousUserRole: everybody would be a super user"]
+        );
+        let unchecked = [
+            "authenticationEnabled=true",
+            "authenticationProviders=tls",
+            "tlsAllowInsecureConnection=true",
+        ];
+        assert_eq!(
+            problems(&unchecked),
+            [
+                "tlsAllowInsecureConnection: AuthenticationProviderTls would take whatever name a client writes into a \
+                 certificate of its own"
+            ]
+        );
         let nobody = problems(&["authenticationEnabled=true"]);
         assert_eq!(
             nobody,

@@ -47,13 +47,17 @@ pub(super) enum KeyMaterialError {
     DataBase64,
     #[error("it is neither a data or file URL, nor the path of a file that exists, nor Base64")]
     Neither,
+    #[error(
+        "there is no such file; a key in Base64 that looks like a path has to be written data:;base64,.."
+    )]
+    Missing,
     #[error("it is empty")]
     Empty,
 }
 
 /// The bytes that a setting means: those of a `data:` URL (`data:;base64,..`), of the file that a `file:` URL or a path names,
 /// or the text itself in Base64; in this order, as Apache's brokers decide (`AuthTokenUtils.readKeyFromUrl`). A file's bytes are
-/// taken as they are.
+/// taken as they are. What looks like the path of a file that is missing is not taken for Base64.
 pub(super) fn read(text: &str) -> Result<SecretBytes, KeyMaterialError> {
     let bytes = if let Some(data) = text.strip_prefix("data:") {
         of_data_url(data)?
@@ -62,6 +66,8 @@ pub(super) fn read(text: &str) -> Result<SecretBytes, KeyMaterialError> {
         read_credential_file(&path)?
     } else if Path::new(text).is_file() {
         read_credential_file(&PathBuf::from(text))?
+    } else if looks_like_path(text) {
+        return Err(KeyMaterialError::Missing);
     } else {
         // A text as large as this would not be a path either.
         let plausible = u64::try_from(text.len()).is_ok_and(|len| len <= CREDENTIAL_SIZE_MAX);
@@ -72,6 +78,27 @@ pub(super) fn read(text: &str) -> Result<SecretBytes, KeyMaterialError> {
         return Err(KeyMaterialError::Empty);
     }
     Ok(SecretBytes(bytes))
+}
+
+/// Whether a text that is no file's path was meant to be one. Base64 has slashes as well, so that such a path could pass for a key;
+/// but the Base64 of a key has capitals, and does not begin with a folder that exists.
+fn looks_like_path(text: &str) -> bool {
+    let Some((first, _)) = text.trim_start_matches('/').split_once('/') else {
+        let is_below_root = text.starts_with('/');
+        return is_below_root && !has_marks_of_base64(text);
+    };
+    let folder = if text.starts_with('/') {
+        Path::new("/").join(first)
+    } else {
+        PathBuf::from(first)
+    };
+    !has_marks_of_base64(text) || (!first.is_empty() && folder.is_dir())
+}
+
+/// Whether a text has characters that Base64 makes of any key and that paths of keys seldom have.
+fn has_marks_of_base64(text: &str) -> bool {
+    text.bytes()
+        .any(|byte| byte.is_ascii_uppercase() || matches!(byte, b'+' | b'='))
 }
 
 /// The part behind `data:`; only Base64 is marked, everything else stands for itself.
@@ -113,6 +140,29 @@ mod tests {
     }
 
     #[test]
+    fn the_path_of_a_file_that_is_missing_is_not_taken_for_base64() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let folder = directory.path().display();
+        // All of these are Base64 as well, whatever the folder is called.
+        let mut missing = vec![
+            "/no/such/place/for/keys/of/ourssssss".to_owned(),
+            "keys/secretss".to_owned(),
+        ];
+        missing.push(format!("{folder}/MIIBsecretKeys12"));
+        for path in &missing {
+            assert_eq!(read(path), Err(KeyMaterialError::Missing), "{path}");
+        }
+        // Keys that begin, or go on, as paths do.
+        for key in [
+            "/0gq1bFhX+2wN0rJ4Lk3mA==",
+            "/9j/4AAQSkZJRgABAQAASABIAAD/",
+            "MIIB/IjANBgkqhkiG9w0BAQEFAAO",
+        ] {
+            assert!(read(key).is_ok(), "{key}");
+        }
+    }
+
+    #[test]
     fn what_is_no_key_is_refused_without_being_quoted() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let empty = directory.path().join("empty");
@@ -123,7 +173,7 @@ mod tests {
             ("data:;base64,%%secret", KeyMaterialError::DataBase64),
             ("file:secret", KeyMaterialError::FileUrl),
             ("no secret!", KeyMaterialError::Neither),
-            ("/no/such/file.key", KeyMaterialError::Neither),
+            ("/no/such/file.key", KeyMaterialError::Missing),
             (&empty.display().to_string(), KeyMaterialError::Empty),
         ] {
             let refused = read(text).expect_err(text);

@@ -172,8 +172,8 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "authenticationProviders" [""] Used: "methods that clients may use, comma separated: `AuthenticationProviderToken`, `AuthenticationProviderTls` and `AuthenticationProviderBasic` of `org.apache.pulsar.broker.authentication`, or `token`, `tls`, `basic`; others are refused";
     "authorizationEnabled" ["false"] Used: "needs `authenticationEnabled`; the brokers authorize, the gateway only keeps roles that are not in `superUserRoles` from what is about all clients";
     "authorizationProvider" ["org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"] NoEffect: "class that authorizes";
-    "superUserRoles" [""] Used: "roles that may see what is about all clients, comma separated";
-    "trustedProxyRoles" [""] Used: "roles of other proxies, comma separated: these alone may send `proxy_version` and name the client they connect for (`original_principal`); not a setting of Apache's";
+    "superUserRoles" [""] Used: "roles that may see what is about all clients, comma separated; `anonymousUserRole` must not be one";
+    "trustedProxyRoles" [""] Used: "roles of other proxies, comma separated: these alone may send `proxy_version` and name the client they connect for (`original_principal`, `X-Original-Principal`); not a setting of Apache's";
     "forwardAuthorizationCredentials" ["false"] Used: "give brokers the client's credential beside its role, and renew it when it expires";
     "authenticationRefreshCheckSeconds" ["60"] Used: "seconds that a client has to renew a credential that expired, where it is asked to; otherwise its connection ends at expiry; 0: expiry is not looked at after CONNECT";
     "anonymousUserRole" [""] Used: "role of clients whose method none of the providers has; empty: they are refused";
@@ -212,7 +212,7 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "tlsTrustCertsFilePath" [""] Used: "PEM file of the issuers whose client certificates are accepted; clients are asked for one where it is set. Also for brokers where `brokerClientTrustCertsFilePath` is empty";
     "tlsCertRefreshCheckDurationSec" ["300"] Used: "seconds from one look at the files of certificates and keys to the next; new connections use what is in them. 0: a look at each new connection";
     "tlsRequireTrustedClientCertOnConnect" ["false"] Used: "clients without a trusted certificate are refused in the TLS handshake";
-    "tlsAllowInsecureConnection" ["false"] Used: "accept any certificate, of clients and of brokers, whoever signed it";
+    "tlsAllowInsecureConnection" ["false"] Used: "accept any certificate, of clients and of brokers, whoever signed it; refused beside AuthenticationProviderTls, which would let everybody be anybody";
     "tlsProtocols" [""] Used: "versions of TLS on `servicePortTls`: `TLSv1.2`, `TLSv1.3`; empty: both";
     "tlsCiphers" [""] Used: "cipher suites on `servicePortTls`, by the names of Java or OpenSSL; empty: all that are safe";
     "tlsProvider" [""] NoEffect: "Java security provider";

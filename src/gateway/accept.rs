@@ -15,9 +15,7 @@ use tracing::debug;
 use super::Shared;
 use super::connection::{self, PendingHandshake};
 use super::stats::EndReason;
-use crate::net::{
-    Admission, RejectReason, ServerStream, TlsAcceptError, TlsServer, TlsServerFiles,
-};
+use crate::net::{Admission, RejectReason, ServerStream, TlsAcceptError, TlsServerFiles};
 use crate::protocol::proto::pulsar::ServerError;
 use crate::protocol::server_error::UserFacingError;
 
@@ -126,22 +124,24 @@ fn reject(
     let Some(place) = shared.refusal_place(tls.is_some()) else {
         return;
     };
-    let server = tls.map(|tls| tls.server());
+    let tls = tls.map(Arc::clone);
     let cut = cut.clone();
     shared.connections.spawn(async move {
         tokio::select! {
             biased;
             () = cut.cancelled() => {}
-            () = tell(server, stream, rejection) => {}
+            () = tell(tls, stream, rejection) => {}
         }
         drop(place);
     });
 }
 
-async fn tell(server: Option<Arc<TlsServer>>, mut stream: TcpStream, rejection: Rejection) {
-    match server {
+async fn tell(tls: Option<Arc<TlsServerFiles>>, mut stream: TcpStream, rejection: Rejection) {
+    match tls {
         None => connection::refuse(&mut stream, &rejection).await,
-        Some(server) => {
+        Some(tls) => {
+            // May read files: here, where nobody who is accepted waits for it.
+            let server = tls.server();
             let accepted = timeout(REFUSAL_HANDSHAKE_TIMEOUT, server.accept(stream)).await;
             if let Ok(Ok(mut client)) = accepted {
                 connection::refuse(&mut client, &rejection).await;

@@ -448,6 +448,10 @@ impl Direction {
         target: &mut T,
     ) -> Poll<()> {
         if self.end == End::Hold {
+            // What was written last must not wait for the end in the buffers of TLS.
+            if let Err(error) = ready!(Pin::new(target).poll_flush(cx)) {
+                self.target_failed(error);
+            }
             return Poll::Pending;
         }
         // A peer that is gone already needs no telling.

@@ -4,7 +4,9 @@ use std::future::pending;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufStream, DuplexStream, duplex,
+};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -33,6 +35,28 @@ struct Ends {
 fn relayed(capacity: usize, early_from_client: Bytes, early_from_broker: Bytes) -> Ends {
     let (client, client_end) = duplex(capacity);
     let (broker, broker_end) = duplex(capacity);
+    let early = (early_from_client, early_from_broker);
+    let (drain, relay) = relay_of(client_end, broker_end, early);
+    Ends {
+        client,
+        broker,
+        drain: Some(drain),
+        relay,
+    }
+}
+
+/// What completes the drain, and the relay.
+type Running = (oneshot::Sender<()>, JoinHandle<Result<(), RelayError>>);
+
+/// A relay between two streams, with the early bytes of client and broker.
+fn relay_of<B>(
+    client: DuplexStream,
+    broker: B,
+    (early_from_client, early_from_broker): (Bytes, Bytes),
+) -> Running
+where
+    B: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let (drain, drained) = oneshot::channel::<()>();
     let relay = tokio_util::task::TaskTracker::new().spawn(async move {
         let registry = MetricRegistry::new("");
@@ -40,8 +64,8 @@ fn relayed(capacity: usize, early_from_client: Bytes, early_from_broker: Bytes) 
         let address = BrokerAddress::from_host_port("broker:6650").unwrap();
         let policy = TargetPolicy::new(&GatewaySettings::for_broker(address.into()));
         let pair = Passthrough {
-            client: client_end,
-            broker: broker_end,
+            client,
+            broker,
             early_from_client,
             early_from_broker,
             limits: FrameLimits::default(),
@@ -59,12 +83,7 @@ fn relayed(capacity: usize, early_from_client: Bytes, early_from_broker: Bytes) 
         };
         relay(pair, inspector, context, drain).await
     });
-    Ends {
-        client,
-        broker,
-        drain: Some(drain),
-        relay,
-    }
+    (drain, relay)
 }
 
 fn frame(payload: usize) -> Vec<u8> {
@@ -208,6 +227,29 @@ async fn a_drain_lets_answers_pass_and_cuts_at_frame_boundaries() {
     }
     drop((ends.client, ends.broker));
     ends.relay.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_frame_before_a_drain_is_not_held_back_by_a_stream_that_has_to_be_flushed() {
+    // As TLS does, this one keeps what is written until it is flushed.
+    let (mut client, client_end) = duplex(64 * 1024);
+    let (mut broker, broker_end) = duplex(64 * 1024);
+    let buffered = BufStream::new(broker_end);
+    let (drain, relay) = relay_of(client_end, buffered, (Bytes::new(), Bytes::new()));
+    let whole = frame(100);
+    let (begun, rest) = whole.split_at(20);
+    client.write_all(begun).await.unwrap();
+    let mut at_broker = vec![0; begun.len()];
+    broker.read_exact(&mut at_broker).await.unwrap();
+    drain.send(()).unwrap();
+    tokio::task::yield_now().await;
+    let begun = Instant::now();
+    client.write_all(rest).await.unwrap();
+    let mut at_broker = vec![0; rest.len()];
+    broker.read_exact(&mut at_broker).await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    drop((client, broker));
+    relay.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::policy::NamedBroker;
 use super::topics::{Role, TopicTable, TopicUse};
@@ -19,6 +20,8 @@ pub(crate) struct Inspector {
     producers: Flow,
     consumers: Flow,
     pending: PendingRequests,
+    /// Set when the broker asks the client for a credential, where somebody wants to know.
+    challenged: Option<Arc<AtomicBool>>,
 }
 
 /// Requests whose success changes what is open: at most [`TRACKED_MAX`] with at most [`PENDING_NAME_BYTES_MAX`] of names. Those
@@ -112,7 +115,14 @@ impl Inspector {
             producers: Flow::default(),
             consumers: Flow::default(),
             pending: PendingRequests::default(),
+            challenged: None,
         }
+    }
+
+    /// Sets this when the broker asks the client for a credential (AUTH_CHALLENGE).
+    pub(crate) fn noting_challenges(mut self, challenged: Arc<AtomicBool>) -> Self {
+        self.challenged = Some(challenged);
+        self
     }
 
     /// A frame from the client passes.
@@ -193,6 +203,12 @@ impl Inspector {
                     fields::close_consumer::CONSUMER_ID,
                 ));
                 broker_named_in(body, CLOSE_CONSUMER_URLS)
+            }
+            Ok(Type::AuthChallenge) => {
+                if let Some(challenged) = &self.challenged {
+                    challenged.store(true, Ordering::Relaxed);
+                }
+                None
             }
             Ok(Type::TopicMigrated) => broker_named_in(body, MIGRATED_URLS),
             Ok(Type::LookupResponse) => broker_named_in(body, LOOKUP_URLS),

@@ -86,8 +86,8 @@ impl Introductions {
         self.forward && supported && request.client.as_ref().is_some_and(itself)
     }
 
-    /// Whether the gateway has to end this client's direct connection when its credential expires. Brokers that got a token of the
-    /// client's own do so themselves, or ask it for another; of anything else they do not know when it ends.
+    /// Whether nobody but the gateway can end this client's direct connection when its credential expires. Brokers that got a token of
+    /// the client's own may do so themselves, or ask it for another; of anything else they do not know when it ends.
     pub(crate) fn ends_at_expiry(&self, client: &AuthenticatedClient) -> bool {
         let is_token = |credential: &&Credential| credential.method == "token";
         let token = client.credential.as_ref().filter(is_token);
@@ -103,10 +103,15 @@ impl Introductions {
         request: &ConnectRequest,
     ) -> Result<Introduction, IntroductionError> {
         if self.passes_on(request) {
-            return Ok(Introduction {
-                command: request.encoded.clone(),
-                own: None,
-            });
+            let command = if claims_certificate(&request.connect) {
+                let mut editor = CommandEditor::new(&request.encoded)?;
+                editor.set_bytes(connect::AUTH_METHOD_NAME, b"none");
+                editor.set_bytes(connect::AUTH_DATA, b"");
+                editor.finish()
+            } else {
+                request.encoded.clone()
+            };
+            return Ok(Introduction { command, own: None });
         }
         let own = self.own_data()?;
         let mut editor = CommandEditor::new(&request.encoded)?;
@@ -148,6 +153,10 @@ impl Introductions {
     ) -> LookupIntroduction {
         let mut connect = request.connect.clone();
         if self.passes_on(request) {
+            if claims_certificate(&connect) {
+                connect.auth_method_name = Some("none".to_owned());
+                connect.auth_data = Some(Bytes::new());
+            }
             // A challenge could not be passed on, so none must be sent: a broker closes an expired connection instead, and the
             // client comes back with new credentials.
             if let Some(flags) = &mut connect.feature_flags {
@@ -206,6 +215,12 @@ impl Introductions {
         };
         Some((data, &credential.method))
     }
+}
+
+/// Whether a client says that its certificate tells who it is. No broker may hear that through us: it would look at the certificate
+/// of the connection, which is the gateway's.
+fn claims_certificate(connect: &CommandConnect) -> bool {
+    connect.auth_method_name.as_deref() == Some("tls")
 }
 
 /// Whether a credential of the client's own is in its CONNECT. Any method but none counts: what it says may be elsewhere than in

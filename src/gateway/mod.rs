@@ -6,6 +6,7 @@
 //! (`policy`). Start at [`Gateway`], then `connection`.
 
 mod accept;
+mod checks;
 mod connection;
 mod discovery;
 mod forward;
@@ -25,7 +26,7 @@ mod topics;
 mod upstream;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
+use self::checks::CostlyChecks;
 use self::discovery::Brokers;
 use self::introduction::Introductions;
 use self::notices::Notices;
@@ -111,15 +113,18 @@ impl GatewayHandle {
         self.shared.metrics.topics.stats()
     }
 
-    /// Checks a credential that takes long, one of a few at a time, where it holds nobody else up.
+    /// Checks a credential that takes long for a client of this address: one of a few at a time, in turn with other addresses,
+    /// where it holds nobody else up. [`AuthenticationError::Busy`] when its turn does not come in the time of a handshake.
     pub fn check_costly<F>(
         &self,
+        from: IpAddr,
         check: F,
     ) -> impl Future<Output = Result<Principal, AuthenticationError>> + Send + 'static + use<F>
     where
         F: FnOnce() -> Result<Principal, AuthenticationError> + Send + 'static,
     {
-        self.shared.check_costly(check)
+        let shared = &self.shared;
+        shared.check_costly(from, shared.handshake_timeout(), check)
     }
 
     /// How brokers are reached over TLS.
@@ -149,8 +154,8 @@ pub(crate) struct Shared {
     authentication: Option<AuthenticationService>,
     /// What brokers are told about clients.
     introductions: Introductions,
-    /// Bounds the checks of credentials that take long.
-    costly_checks: Arc<Semaphore>,
+    /// The checks of credentials that take long.
+    costly_checks: Arc<CostlyChecks>,
     /// Lookups in flight, process-wide: a permit is held until the answer is there.
     lookups: Semaphore,
     /// Cancelled when connections have to leave.
@@ -234,7 +239,7 @@ impl Gateway {
                 metrics,
                 authentication,
                 introductions,
-                costly_checks: Arc::new(Semaphore::new(COSTLY_CHECKS_MAX)),
+                costly_checks: Arc::default(),
                 lookups,
                 draining: CancellationToken::new(),
                 connections: TaskTracker::new(),
@@ -396,28 +401,19 @@ impl Shared {
     }
 
     /// Checks a credential that takes long, as a hashed password does, elsewhere than on the threads that serve everybody, and
-    /// only a few at a time.
+    /// only a few at a time; see [`CostlyChecks::check`].
     fn check_costly<T, F>(
         &self,
+        from: IpAddr,
+        within: Duration,
         check: F,
     ) -> impl Future<Output = Result<T, AuthenticationError>> + Send + 'static + use<T, F>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, AuthenticationError> + Send + 'static,
     {
-        let places = Arc::clone(&self.costly_checks);
-        let tracker = self.connections.clone();
-        async move {
-            let place = places.acquire_owned().await;
-            let place = place.map_err(|_| AuthenticationError::Interrupted)?;
-            let checked = tracker.spawn_blocking(move || {
-                let _place = place;
-                check()
-            });
-            checked
-                .await
-                .unwrap_or(Err(AuthenticationError::Interrupted))
-        }
+        self.costly_checks
+            .check(&self.connections, from, within, check)
     }
 
     /// A place among the connections that are being refused, if there is one.
@@ -445,8 +441,6 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 const GOLDEN_STEP: u32 = 2_654_435_769;
 /// What is left of the drain time when the last connection has to be gone.
 const DRAIN_RESERVE: Duration = Duration::from_millis(500);
-/// Passwords that are hashed at a time: each takes a thread for up to a second.
-const COSTLY_CHECKS_MAX: usize = 2;
 /// Connections that are being refused at a time.
 const REFUSALS_MAX: usize = 256;
 /// The same on the port with TLS, where a refusal needs a handshake.

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -26,6 +26,8 @@ pub(crate) struct TopicCounters {
     bytes_out: AtomicU64,
     producers: AtomicI64,
     consumers: AtomicI64,
+    /// Open uses. Grows only under the table's lock, so that a topic without any can be evicted under the exclusive one.
+    uses: AtomicUsize,
     rates: TopicRates,
 }
 
@@ -89,7 +91,9 @@ impl TopicUse {
 impl Drop for TopicUse {
     fn drop(&mut self) {
         self.gauge().fetch_sub(1, Ordering::Relaxed);
-        self.table.crowded.store(false, Ordering::Relaxed);
+        // In this order: a sweep that still saw the use has set `crowded` before it looked.
+        self.counters.uses.fetch_sub(1, Ordering::SeqCst);
+        self.table.crowded.store(false, Ordering::SeqCst);
     }
 }
 
@@ -116,19 +120,19 @@ impl TopicTable {
 
     /// Counts one producer or consumer of `topic` (its full name) until the returned guard is dropped.
     pub(crate) fn open(self: &Arc<Self>, topic: &str, role: Role) -> TopicUse {
-        let opened = TopicUse {
-            counters: self.counters(topic),
-            table: Arc::clone(self),
-            role,
-        };
-        opened.gauge().fetch_add(1, Ordering::Relaxed);
-        opened
+        let counters = self.counters(topic);
+        self.opened(counters.unwrap_or_else(|| self.other_used()), role)
     }
 
     /// One producer or consumer whose topic is not told apart.
     pub(crate) fn open_other(self: &Arc<Self>, role: Role) -> TopicUse {
+        self.opened(self.other_used(), role)
+    }
+
+    /// `counters` count the use already.
+    fn opened(self: &Arc<Self>, counters: Arc<TopicCounters>, role: Role) -> TopicUse {
         let opened = TopicUse {
-            counters: Arc::clone(&self.other),
+            counters,
             table: Arc::clone(self),
             role,
         };
@@ -136,23 +140,30 @@ impl TopicTable {
         opened
     }
 
-    fn counters(&self, topic: &str) -> Arc<TopicCounters> {
+    /// Those of all topics beyond the maximum, with one use more.
+    fn other_used(&self) -> Arc<TopicCounters> {
+        used(&self.other)
+    }
+
+    /// Those of the topic, with one use more; `None` where there is no place for it.
+    fn counters(&self, topic: &str) -> Option<Arc<TopicCounters>> {
         if let Some(counters) = self.topics.read().get(topic) {
-            return Arc::clone(counters);
+            return Some(used(counters));
         }
-        if self.topics_max == 0 || self.crowded.load(Ordering::Relaxed) {
-            return Arc::clone(&self.other);
+        if self.topics_max == 0 || self.crowded.load(Ordering::SeqCst) {
+            return None;
         }
         let mut topics = self.topics.write();
         if !topics.contains_key(topic) && topics.len() >= self.topics_max {
-            // A handle outside the table is a use; `open` raises the gauge only after it took one.
-            topics.retain(|_, counters| Arc::strong_count(counters) > 1);
+            // Before it is looked who uses what: a use that ends meanwhile takes it back.
+            self.crowded.store(true, Ordering::SeqCst);
+            topics.retain(|_, counters| counters.uses.load(Ordering::SeqCst) > 0);
             if topics.len() >= self.topics_max {
-                self.crowded.store(true, Ordering::Relaxed);
-                return Arc::clone(&self.other);
+                return None;
             }
+            self.crowded.store(false, Ordering::SeqCst);
         }
-        Arc::clone(topics.entry(topic.into()).or_default())
+        Some(used(topics.entry(topic.into()).or_default()))
     }
 
     fn all(&self) -> Vec<(Box<str>, Arc<TopicCounters>)> {
@@ -202,6 +213,12 @@ impl TopicTable {
             }
         }
     }
+}
+
+/// One use more of these. Under the table's lock, unless they are those that are never evicted.
+fn used(counters: &Arc<TopicCounters>) -> Arc<TopicCounters> {
+    counters.uses.fetch_add(1, Ordering::SeqCst);
+    Arc::clone(counters)
 }
 
 struct Series {
@@ -310,5 +327,17 @@ mod tests {
         assert!(text.contains("topic_in_messages_total{cluster=\"c\",topic=\"d\"} 7\n"));
         assert!(!text.contains("topic=\"a\""));
         drop(b);
+    }
+
+    #[test]
+    fn a_place_is_free_as_soon_as_nobody_uses_the_topic_whoever_looks_at_it() {
+        let table = TopicTable::new(1);
+        drop(table.open("a", Role::Producer));
+        // As a scrape does while it writes.
+        let seen = table.all();
+        table.open("b", Role::Producer).add(1, 10);
+        drop(seen);
+        let text = rendered(&table);
+        assert!(text.contains("topic_in_messages_total{cluster=\"c\",topic=\"b\"} 1\n"));
     }
 }

@@ -50,6 +50,10 @@ struct Current<F: Files> {
     refused: Option<Result<F::Content, CredentialError>>,
     /// When the files are looked at again.
     next_look: Instant,
+    /// Looks that have begun.
+    looks: u64,
+    /// The look that `made` or `refused` are of.
+    taken: u64,
 }
 
 impl<F: Files> Reloading<F> {
@@ -71,6 +75,8 @@ impl<F: Files> Reloading<F> {
                 made,
                 refused: None,
                 next_look: next_look(period),
+                looks: 0,
+                taken: 0,
             }),
         })
     }
@@ -82,51 +88,54 @@ impl<F: Files> Reloading<F> {
 
     /// What is made of the files as they were at the last look, which is now if it is time for one.
     pub fn current(&self) -> Arc<F::Made> {
-        {
+        let look = {
             let mut current = self.current.lock();
             if Instant::now() < current.next_look {
                 return Arc::clone(&current.made);
             }
             current.next_look = next_look(self.period);
-        }
-        // Others go on with what there is meanwhile.
-        let found = self.files.read();
-        let mut current = self.current.lock();
-        let is_known = match &found {
-            Ok(content) => *content == current.content,
-            Err(_) => false,
+            current.looks += 1;
+            current.looks
         };
-        if is_known {
-            current.refused = None;
+        // Others go on with what there is meanwhile, while the files are read and while something is made of them.
+        let found = self.files.read();
+        {
+            let mut current = self.current.lock();
+            let is_known = matches!(&found, Ok(content) if *content == current.content);
+            if is_known && look >= current.taken {
+                current.refused = None;
+            }
+            if is_known || current.refused.as_ref() == Some(&found) {
+                return Arc::clone(&current.made);
+            }
         }
-        if is_known || current.refused.as_ref() == Some(&found) {
+        let made = match &found {
+            Ok(content) => self.files.make(content).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let mut current = self.current.lock();
+        // One that looked later has been quicker.
+        if look < current.taken {
             return Arc::clone(&current.made);
         }
-        let error = match found {
-            Err(error) => {
-                let text = error.to_string();
-                current.refused = Some(Err(error));
-                text
+        current.taken = look;
+        match (made, found) {
+            (Ok(made), Ok(content)) => {
+                info!("{} changed; new connections use the new ones", F::WHAT);
+                current.content = content;
+                current.made = Arc::new(made);
+                current.refused = None;
             }
-            Ok(content) => match self.files.make(&content) {
-                Ok(made) => {
-                    info!("{} changed; new connections use the new ones", F::WHAT);
-                    current.content = content;
-                    current.made = Arc::new(made);
-                    current.refused = None;
-                    return Arc::clone(&current.made);
-                }
-                Err(error) => {
-                    let text = error.to_string();
-                    current.refused = Some(Ok(content));
-                    text
-                }
-            },
-        };
-        warn!(
-            "{} changed and cannot be used; going on with what they held before: {error}",
-            F::WHAT
-        );
+            (Err(error), found) => {
+                warn!(
+                    "{} changed and cannot be used; going on with what they held before: {error}",
+                    F::WHAT
+                );
+                current.refused = Some(found);
+            }
+            // Nothing is made of what could not be read.
+            (Ok(_), Err(_)) => {}
+        }
         Arc::clone(&current.made)
     }
 
@@ -218,6 +227,56 @@ mod tests {
         set("2");
         assert_eq!(*reloading.current(), 2);
         assert!(reloading.is_up_to_date());
+    }
+
+    /// Files of which something is made only when the test says so.
+    struct Slow {
+        text: Mutex<&'static str>,
+        making: std::sync::mpsc::Sender<()>,
+        made: Mutex<std::sync::mpsc::Receiver<()>>,
+    }
+
+    impl Files for Slow {
+        type Content = &'static str;
+        type Made = &'static str;
+        type Error = CredentialError;
+        const WHAT: &'static str = "the slow one";
+
+        fn read(&self) -> Result<&'static str, CredentialError> {
+            Ok(*self.text.lock())
+        }
+
+        fn make(&self, content: &&'static str) -> Result<&'static str, CredentialError> {
+            if *content != "first" {
+                self.making.send(()).unwrap();
+                self.made.lock().recv().unwrap();
+            }
+            Ok(*content)
+        }
+    }
+
+    #[test]
+    fn nobody_waits_while_something_is_made_of_new_files() {
+        let (making, begun) = std::sync::mpsc::channel();
+        let (done, made) = std::sync::mpsc::channel();
+        let slow = Slow {
+            text: Mutex::new("first"),
+            making,
+            made: Mutex::new(made),
+        };
+        let reloading = Arc::new(Reloading::open(slow, Duration::ZERO).unwrap());
+        *reloading.files().text.lock() = "second";
+        let maker = std::thread::spawn({
+            let reloading = Arc::clone(&reloading);
+            move || *reloading.current()
+        });
+        begun.recv().unwrap();
+        assert!(
+            reloading.current.try_lock().is_some(),
+            "others would wait for it"
+        );
+        done.send(()).unwrap();
+        assert_eq!(maker.join().unwrap(), "second");
     }
 
     #[test]

@@ -21,8 +21,10 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
     },
+    thread,
     time::Duration,
 };
 
@@ -40,7 +42,7 @@ use crate::{
     naming::BrokerAddress,
     net::FrameReader,
     protocol::{
-        command::Command,
+        command::{Command, name_of},
         frame::{Frame, FrameLimits},
         proto::pulsar::{
             CommandAuthChallenge, CommandConnected, CommandError, CommandLookupTopicResponse,
@@ -327,18 +329,36 @@ impl ScriptedBroker {
     }
 
     /// Waits until at least `count` commands of this type came and returns all of them.
+    ///
+    /// # Panics
+    /// When they do not come within [`WAIT_LIMIT`] of real time.
     pub async fn wait_for(&self, command_type: Type, count: usize) -> Vec<Received> {
-        self.wait_until(|broker| {
+        self.wait_until(WAIT_LIMIT, |broker| {
             let received = broker.received_of(command_type);
             (received.len() >= count).then_some(received)
         })
         .await
+        .unwrap_or_else(|| panic!("{count} x {command_type:?} did not come: {}", self.seen()))
     }
 
     /// Waits until exactly `count` connections are open.
+    ///
+    /// # Panics
+    /// When that does not come to pass within [`WAIT_LIMIT`] of real time.
     pub async fn wait_for_open(&self, count: usize) {
-        self.wait_until(|broker| (broker.open() == count).then_some(()))
-            .await;
+        self.wait_until(WAIT_LIMIT, |broker| (broker.open() == count).then_some(()))
+            .await
+            .unwrap_or_else(|| panic!("{count} connections are not open: {}", self.seen()));
+    }
+
+    /// What happened so far, for a test that waits in vain.
+    fn seen(&self) -> String {
+        let received = self.received();
+        let commands: Vec<&str> = received
+            .iter()
+            .map(|received| name_of(received.command.command_type()))
+            .collect();
+        format!("{} are open, and there came {commands:?}", self.open())
     }
 
     /// Connections accepted so far.
@@ -358,15 +378,56 @@ impl ScriptedBroker {
         self.shared.tracker.wait().await;
     }
 
-    async fn wait_until<T>(&self, condition: impl Fn(&Self) -> Option<T>) -> T {
+    /// The value of the condition, as soon as it has one; `None` after this long.
+    async fn wait_until<T>(
+        &self,
+        limit: Duration,
+        condition: impl Fn(&Self) -> Option<T>,
+    ) -> Option<T> {
+        let mut watchdog = None;
         loop {
             let mut changed = std::pin::pin!(self.shared.changed.notified());
             changed.as_mut().enable();
             if let Some(value) = condition(self) {
-                return value;
+                return Some(value);
+            }
+            let watchdog = watchdog.get_or_insert_with(|| Watchdog::start(&self.shared, limit));
+            if watchdog.has_barked() {
+                return None;
             }
             changed.await;
         }
+    }
+}
+
+/// Wakes those who wait when their time is over. By a thread and not by a timer: under paused time a timer would fire as soon as
+/// everything else is idle.
+#[derive(Debug)]
+struct Watchdog {
+    barked: Arc<AtomicBool>,
+    /// Its thread ends when this is dropped.
+    _alive: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    fn start(shared: &Arc<Shared>, limit: Duration) -> Self {
+        let barked = Arc::new(AtomicBool::new(false));
+        let (alive, ended) = mpsc::channel();
+        let (shared, barks) = (Arc::clone(shared), Arc::clone(&barked));
+        thread::spawn(move || {
+            if ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+                barks.store(true, Ordering::SeqCst);
+                shared.changed.notify_waiters();
+            }
+        });
+        Self {
+            barked,
+            _alive: alive,
+        }
+    }
+
+    fn has_barked(&self) -> bool {
+        self.barked.load(Ordering::SeqCst)
     }
 }
 
@@ -547,3 +608,25 @@ pub fn partitions(request_id: u64, partitions: u32) -> Command {
 
 /// Pushes that a connection may lag behind.
 const PUSHES: usize = 1024;
+/// How long a test waits for what a broker is to see: more than any time-out that it may be waiting for.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that comes in time, one that does not, under paused time as well.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever_for_what_does_not_come() {
+        let broker = ScriptedBroker::without_listener(Script::new());
+        let limit = Duration::from_millis(20);
+        let waited = broker.wait_until(limit, |broker| (broker.open() == 1).then_some("open"));
+        assert_eq!(waited.await, None);
+        let client = broker.connect(1024);
+        let waited = broker.wait_until(limit, |broker| (broker.open() == 1).then_some("open"));
+        assert_eq!(waited.await, Some("open"));
+        assert_eq!(broker.seen(), "1 are open, and there came []");
+        drop(client);
+        broker.stop().await;
+    }
+}

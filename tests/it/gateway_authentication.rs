@@ -164,6 +164,21 @@ async fn without_authentication_the_gateways_credential_takes_the_place_of_the_c
 }
 
 #[tokio::test]
+async fn a_clients_certificate_is_not_claimed_over_the_gateways_own_connection() {
+    // A broker would take the certificate of that connection, which is the gateway's, for the client's.
+    let client = CommandConnect {
+        auth_method_name: Some("tls".to_owned()),
+        auth_data: Some(Bytes::from_static(b"x")),
+        ..lookup_connect()
+    };
+    for seen in told(&GatewayAuthenticationSettings::default(), &client).await {
+        assert_eq!(seen.auth_method_name(), "none");
+        assert_eq!(text(seen.auth_data.as_ref()), "");
+        assert_eq!(seen.client_version, client.client_version);
+    }
+}
+
+#[tokio::test]
 async fn clients_without_a_method_that_anybody_knows_have_the_anonymous_role_or_none() {
     let mut settings = authenticating();
     let sasl = CommandConnect {

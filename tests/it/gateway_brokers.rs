@@ -68,12 +68,19 @@ async fn clients_that_look_alike_share_a_connection_and_those_with_credentials_d
         clients.push(RawClient::established(gateway.address(), with_token(token)).await);
     }
     let method_alone = CommandConnect {
-        auth_method_name: Some("tls".to_owned()),
+        auth_method_name: Some("athenz".to_owned()),
         ..lookup_connect()
     };
     for _ in 0..2 {
         clients.push(RawClient::established(gateway.address(), method_alone.clone()).await);
     }
+    assert_eq!(broker.received_of(Type::Connect).len(), 7);
+    // A certificate is not passed on, so it makes no difference to brokers.
+    let certificate = CommandConnect {
+        auth_method_name: Some("tls".to_owned()),
+        ..lookup_connect()
+    };
+    clients.push(RawClient::established(gateway.address(), certificate).await);
     assert_eq!(broker.received_of(Type::Connect).len(), 7);
     drop(clients);
     gateway.stop().await;

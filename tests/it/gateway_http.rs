@@ -285,7 +285,7 @@ fn authenticator() -> HttpAuthenticator {
             .and_then(|value| value.to_str().ok());
         let role = match token.and_then(|token| token.strip_prefix("Bearer ")) {
             Some(role) => Ok(Some(role.into())),
-            None => Err(HttpAuthenticationError(
+            None => Err(HttpAuthenticationError::Refused(
                 "Authentication required".to_owned(),
             )),
         };
@@ -345,6 +345,76 @@ async fn a_role_is_told_by_the_gateway_alone() {
         reply.status, 200,
         "super users are told only where authorization is on"
     );
+}
+
+#[tokio::test]
+async fn only_trusted_proxies_say_whom_they_ask_for() {
+    let broker = HttpBroker::start(|seen| ok(seen.header("x-original-principal").unwrap())).await;
+    let gateway = WebGateway::with_access(
+        &[&broker],
+        |_| (),
+        |access| {
+            access.authenticator = Some(authenticator());
+            access.super_users = Some(["root".to_owned(), "edge".to_owned()].into());
+            access.trusted_proxy_roles = vec!["edge".to_owned(), "other-edge".to_owned()];
+        },
+    );
+    let headers = |role: &str, originals: &[&str]| {
+        let lines = originals
+            .iter()
+            .map(|name| format!("X-Original-Principal: {name}\r\n"));
+        let lines: String = lines.collect();
+        format!("Authorization: Bearer {role}\r\n{lines}")
+    };
+    for (role, originals, told) in [
+        ("edge", &["me"][..], "me"),
+        ("edge", &[], "edge"),
+        ("me", &["root"], "me"),
+    ] {
+        let reply = gateway
+            .call("GET", "/admin/x", &headers(role, originals))
+            .await;
+        assert_eq!((reply.status, reply.body.as_str()), (200, told), "{role}");
+    }
+    let before = broker.seen().len();
+    for originals in [&[""][..], &["edge"], &["other-edge"], &["me", "root"]] {
+        let reply = gateway
+            .call("GET", "/admin/x", &headers("edge", originals))
+            .await;
+        assert_eq!(reply.status, 403, "{originals:?}");
+        assert!(
+            reply.body.contains("X-Original-Principal"),
+            "{}",
+            reply.body
+        );
+    }
+    assert_eq!(broker.seen().len(), before, "no broker has heard of it");
+    // Both have to be super users: who asks, and whom it asks for.
+    for (role, original, status) in [
+        ("edge", "root", 200),
+        ("edge", "me", 401),
+        ("other-edge", "root", 401),
+    ] {
+        let headers = headers(role, &[original]);
+        let reply = gateway.call("GET", "/proxy-stats/topics", &headers).await;
+        assert_eq!(reply.status, status, "{role} for {original}");
+    }
+}
+
+#[tokio::test]
+async fn who_had_no_turn_to_be_authenticated_may_come_again() {
+    let broker = HttpBroker::start(|_| ok("{}")).await;
+    let gateway = WebGateway::with_access(
+        &[&broker],
+        |_| (),
+        |access| {
+            access.authenticator = Some(Arc::new(|_, _, _| {
+                Box::pin(std::future::ready(Err(HttpAuthenticationError::Busy)))
+            }));
+        },
+    );
+    assert_eq!(gateway.get("/admin/x").await.status, 503);
+    assert!(broker.seen().is_empty());
 }
 
 #[tokio::test]

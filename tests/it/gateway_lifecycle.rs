@@ -165,6 +165,13 @@ async fn draining_refuses_new_connections_and_ends_open_ones_at_a_frame_boundary
     let frame = send_frame(100_000);
     let (begun, missing) = frame.split_at(60_000);
     client.send_bytes(begun).await;
+    // Until the gateway has seen it, the connection is at a boundary.
+    within(async {
+        while gateway.metric("pulsar_proxy_binary_bytes_total") < 60_000.0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     gateway.advance(Phase::Draining);
     within(async { while TcpStream::connect(gateway.address()).await.is_ok() {} }).await;
     // The begun frame may still be completed and goes through; its answer does as well if it comes in time, but never in part.
@@ -241,6 +248,95 @@ async fn any_broker_is_one_that_can_be_reached() {
         drop(RawClient::established(gateway.address(), direct_connect("")).await);
     }
     gateway.stop().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn any_broker_is_a_configured_one_also_where_named_ones_must_be_active() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    // No list of active brokers comes, so that none is on it.
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.discovery.check_active_brokers = true;
+    });
+    let target = broker.address().to_string();
+    let mut named = RawClient::connect(gateway.address()).await;
+    named.send(direct_connect(&target)).await;
+    let Command::Error(refused) = named.receive().await else {
+        panic!("no error")
+    };
+    assert_eq!(refused.error(), ServerError::ServiceNotReady);
+    assert_eq!(refused.message, "Target broker isn't available.");
+    named.closed().await;
+    assert!(broker.received_of(Type::Connect).is_empty());
+    drop(RawClient::established(gateway.address(), direct_connect("")).await);
+    assert_eq!(broker.received_of(Type::Connect).len(), 1);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+/// R04: a keep-alive of the gateway's own closed idle relays.
+#[tokio::test]
+async fn an_idle_relay_outlives_the_keep_alive_and_hears_none_of_the_gateways_pings() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let interval = Duration::from_millis(200);
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.keep_alive_interval = Some(interval);
+    });
+    let target = broker.address().to_string();
+    let mut client = RawClient::established(gateway.address(), direct_connect(&target)).await;
+    tokio::time::sleep(interval * 10).await;
+    let frame = Frame {
+        command: Command::from(CommandSend {
+            producer_id: 1,
+            sequence_id: 1,
+            ..CommandSend::default()
+        })
+        .encode_command(),
+        payload: Bytes::from_static(b"after a long time"),
+    };
+    broker.push(vec![Step::Frame(frame.clone())]);
+    assert_eq!(client.receive_frame().await, frame, "the first to come");
+    let relay = broker.received_of(Type::Connect)[0].connection;
+    let pings = broker.received_of(Type::Ping);
+    assert!(pings.iter().all(|ping| ping.connection != relay));
+    drop(client);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+/// R06: hung connections to brokers piled up until no local port was left.
+#[tokio::test]
+async fn a_broker_that_hangs_costs_no_connections_once_its_clients_are_told_or_gone() {
+    let hung = ScriptedBroker::start(Script::empty()).await;
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&hung, &broker], |settings| {
+        settings.keep_alive_interval = Some(Duration::from_secs(2));
+    });
+    let target = hung.address().to_string();
+    let mut waiting = Vec::new();
+    for _ in 0..30 {
+        let mut client = RawClient::connect(gateway.address()).await;
+        client.send(direct_connect(&target)).await;
+        waiting.push(client);
+    }
+    hung.wait_for(Type::Connect, 30).await;
+    // Half of them do not wait for the end.
+    waiting.truncate(15);
+    let healthy = direct_connect(&broker.address().to_string());
+    drop(RawClient::established(gateway.address(), healthy).await);
+    for mut client in waiting {
+        let Command::Error(refused) = client.receive().await else {
+            panic!("no error")
+        };
+        assert_eq!(refused.error(), ServerError::ServiceNotReady);
+        client.closed().await;
+    }
+    gateway
+        .wait_for_metric("pulsar_proxy_active_connections", 0.0)
+        .await;
+    gateway.stop().await;
+    hung.wait_for_open(0).await;
+    hung.stop().await;
     broker.stop().await;
 }
 

@@ -7,11 +7,12 @@ use pulsegate::protocol::proto::pulsar::{
     CommandCloseProducer, CommandConnect, CommandConnected, CommandFlow, CommandGetSchema,
     CommandGetSchemaResponse, CommandGetTopicsOfNamespace, CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopic, CommandLookupTopicResponse, CommandPartitionedTopicMetadata, CommandPing,
-    CommandProducer, FeatureFlags, KeyValue, ServerError,
+    CommandPong, CommandProducer, CommandWatchTopicList, CommandWatchTopicListSuccess,
+    CommandWatchTopicUpdate, FeatureFlags, KeyValue, ServerError,
 };
 use pulsegate::testing::scripted_broker::{
-    Script, ScriptedBroker, Step, auth_challenge, error, lookup_connect as answer_connect,
-    lookup_failed, lookup_redirect, partitions,
+    Received, Script, ScriptedBroker, Step, auth_challenge, error,
+    lookup_connect as answer_connect, lookup_failed, lookup_redirect, partitions,
 };
 
 use pulsegate::config::GatewaySettings;
@@ -427,6 +428,100 @@ async fn large_answers_wait_for_a_client_that_reads_slowly_and_none_is_lost() {
     answered.sort_unstable();
     assert_eq!(answered, (0..12).collect::<Vec<_>>());
     drop(client);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+/// R05: a peer that asks and never answers counted as alive, and a silent one was waited for.
+#[tokio::test]
+async fn a_silent_client_of_a_lookup_connection_is_closed_and_one_that_answers_stays() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let gateway = TestGateway::with(&[&broker], |settings| {
+        settings.keep_alive_interval = Some(std::time::Duration::from_secs(1));
+    });
+    let mut silent = RawClient::established(gateway.address(), lookup_connect()).await;
+    let mut alive = RawClient::established(gateway.address(), lookup_connect()).await;
+    let answering = async {
+        loop {
+            assert!(matches!(alive.receive().await, Command::Ping(_)));
+            alive.send(CommandPong {}).await;
+        }
+    };
+    let closing = async {
+        assert!(matches!(silent.receive().await, Command::Ping(_)));
+        silent.closed().await;
+    };
+    tokio::select! {
+        never = answering => never,
+        () = closing => {}
+    }
+    gateway
+        .wait_for_metric(
+            "pulsegate_gateway_connection_ends_total{reason=\"timeout\"}",
+            1.0,
+        )
+        .await;
+    assert!((gateway.metric("pulsar_proxy_active_connections") - 1.0).abs() < f64::EPSILON);
+    drop(alive);
+    gateway.stop().await;
+    broker.stop().await;
+}
+
+/// The Java client looks a topic up and watches over a direct connection to the broker that serves it.
+#[tokio::test]
+async fn watchers_are_relayed_on_direct_connections_and_answered_on_lookup_connections() {
+    let watched = |received: &Received| {
+        let Command::WatchTopicList(watch) = &received.command else {
+            panic!("{received:?}")
+        };
+        let watcher_id = watch.watcher_id;
+        vec![
+            Step::Send(Command::from(CommandWatchTopicListSuccess {
+                request_id: watch.request_id,
+                watcher_id,
+                topic: Vec::new(),
+                topics_hash: "none".to_owned(),
+            })),
+            Step::Send(Command::from(CommandWatchTopicUpdate {
+                watcher_id,
+                new_topics: vec!["persistent://public/default/t".to_owned()],
+                deleted_topics: Vec::new(),
+                topics_hash: "one".to_owned(),
+            })),
+        ]
+    };
+    let broker = ScriptedBroker::start(Script::new().on(Type::WatchTopicList, watched)).await;
+    let gateway = TestGateway::in_front_of(&[&broker]);
+    let watch = CommandWatchTopicList {
+        request_id: 5,
+        watcher_id: 7,
+        namespace: "public/default".to_owned(),
+        topics_pattern: "public/default/.*".to_owned(),
+        topics_hash: None,
+    };
+    let target = direct_connect(&broker.address().to_string());
+    let mut direct = RawClient::established(gateway.address(), target).await;
+    direct.send(watch.clone()).await;
+    assert!(matches!(
+        direct.receive().await,
+        Command::WatchTopicListSuccess(success) if success.request_id == 5
+    ));
+    assert!(matches!(
+        direct.receive().await,
+        Command::WatchTopicUpdate(update) if update.watcher_id == 7
+    ));
+    let mut lookups = RawClient::established(gateway.address(), lookup_connect()).await;
+    lookups.send(watch).await;
+    let Command::Error(refused) = lookups.receive().await else {
+        panic!("no error")
+    };
+    assert_eq!(
+        (refused.request_id, refused.error()),
+        (5, ServerError::NotAllowedError)
+    );
+    lookups.send(CommandPing {}).await;
+    assert!(matches!(lookups.receive().await, Command::Pong(_)));
+    drop((direct, lookups));
     gateway.stop().await;
     broker.stop().await;
 }

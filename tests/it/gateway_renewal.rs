@@ -349,6 +349,45 @@ async fn challenges_pass_through_a_relay_where_credentials_are_forwarded() {
 }
 
 #[tokio::test]
+async fn a_forwarded_token_that_the_broker_does_not_watch_ends_its_relay() {
+    let broker = ScriptedBroker::start(Script::new()).await;
+    let watching = ScriptedBroker::start(Script::new()).await;
+    let settings = GatewayAuthenticationSettings {
+        refresh_check: Some(Duration::from_secs(1)),
+        ..forwarding()
+    };
+    let gateway = TestGateway::with(&[&broker, &watching], |gateway| {
+        gateway.authentication = settings;
+    });
+    let short = short_token("client");
+    let to =
+        |broker: &ScriptedBroker| with_token(direct_connect(&broker.address().to_string()), &short);
+    let mut unwatched = RawClient::established(gateway.address(), to(&broker)).await;
+    let mut watched = RawClient::established(gateway.address(), to(&watching)).await;
+    // Nobody can ask this one for another token.
+    let old = CommandConnect {
+        feature_flags: None,
+        ..to(&watching)
+    };
+    let mut old = RawClient::established(gateway.address(), old).await;
+    let refreshes = watching.received_of(Type::Connect).len();
+    assert_eq!(refreshes, 2);
+    watching.push(vec![Step::Send(refresh())]);
+    assert_eq!(watched.receive().await, refresh());
+    assert_eq!(old.receive().await, refresh());
+    old.closed().await;
+    unwatched.closed().await;
+    gateway.wait_for_metric(ENDED, 2.0).await;
+    // What comes of the answer is the broker's to say, which has asked.
+    watched.send(CommandPing {}).await;
+    assert!(matches!(watched.receive().await, Command::Pong(_)));
+    drop(watched);
+    gateway.stop().await;
+    broker.stop().await;
+    watching.stop().await;
+}
+
+#[tokio::test]
 async fn a_challenge_for_the_gateways_own_credential_on_a_lookup_connection_is_answered_by_it() {
     let broker = ScriptedBroker::start(Script::new()).await;
     let gateway = gateway(&broker, authenticating()).await;

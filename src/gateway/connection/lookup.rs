@@ -269,11 +269,14 @@ impl Lookups {
         shared
             .notices
             .unauthenticated(&format_args!("{}: {error}", credential.peer.address));
-        self.send(&error_command(
-            CONNECTION_REQUEST_ID,
-            &Refusal::Unauthenticated,
-        ))?;
-        Err(EndReason::AuthenticationFailed)
+        let (refusal, reason) = match error {
+            RenewalError::Authentication(AuthenticationError::Busy) => {
+                (Refusal::Busy, EndReason::Timeout)
+            }
+            _ => (Refusal::Unauthenticated, EndReason::AuthenticationFailed),
+        };
+        self.send(&error_command(CONNECTION_REQUEST_ID, &refusal))?;
+        Err(reason)
     }
 
     /// A command that belongs on a direct connection. With a request id it gets an answer; without one there is nothing to
@@ -417,7 +420,9 @@ impl ClientCredential {
     ) -> Result<Principal, AuthenticationError> {
         let service = shared.authentication.as_ref();
         let service = service.ok_or(AuthenticationError::Interrupted)?;
-        match check(shared, service, credential, &self.peer).await? {
+        // As long as for the credential of a CONNECT: nothing else of this client is done meanwhile.
+        let within = shared.handshake_timeout();
+        match check(shared, service, credential, &self.peer, within).await? {
             auth::Step::Done(principal) => Ok(principal),
             auth::Step::Challenge(_) => Err(AuthenticationError::Exchange),
         }

@@ -58,8 +58,11 @@ impl Peer {
 
 /// What the handshake came to.
 enum Decided {
-    /// With the end of the client's credential, where that ends the relay.
-    Relay(Box<Passthrough<ServerStream, Stream>>, Option<UnixTime>),
+    /// With what the end of the client's credential means for it.
+    Relay(
+        Box<Passthrough<ServerStream, Stream>>,
+        Option<CredentialEnd>,
+    ),
     Lookups(Box<(FrameReader<ServerStream>, ConnectRequest)>),
     Ended(EndReason),
 }
@@ -100,7 +103,7 @@ pub(crate) async fn serve(
             debug!(peer = %address, ?reason, "no handshake");
             reason
         }
-        Decided::Relay(pair, expires_at) => relay(&shared, *pair, address, expires_at).await,
+        Decided::Relay(pair, end) => relay(&shared, *pair, address, end).await,
         Decided::Lookups(lookups) => {
             let (client, request) = *lookups;
             Box::pin(lookup::serve(&shared, client, request, peer)).await
@@ -138,7 +141,7 @@ async fn relay(
     shared: &Shared,
     pair: Passthrough<ServerStream, Stream>,
     client: SocketAddr,
-    expires_at: Option<UnixTime>,
+    end: Option<CredentialEnd>,
 ) -> EndReason {
     let _broker = shared.metrics.broker_connected();
     let meter = shared
@@ -149,16 +152,19 @@ async fn relay(
         policy: &shared.policy,
         idle_timeout: shared.settings.broker_read_timeout,
     };
-    let inspector = Inspector::new(Arc::clone(&shared.metrics.topics));
+    let mut inspector = Inspector::new(Arc::clone(&shared.metrics.topics));
+    if let Some(asked) = end.as_ref().and_then(|end| end.asked.clone()) {
+        inspector = inspector.noting_challenges(asked);
+    }
     let expired = AtomicBool::new(false);
     let leave = async {
-        if expires_at.is_none() {
+        let Some(end) = &end else {
             return asked_to_leave(shared).await;
-        }
+        };
         tokio::select! {
             biased;
             () = asked_to_leave(shared) => {}
-            () = reached(expires_at) => expired.store(true, Ordering::Relaxed),
+            () = end.came() => expired.store(true, Ordering::Relaxed),
         }
     };
     let result = match pair.without_tls() {
@@ -238,9 +244,12 @@ async fn handshake(
         };
         let step = match state.on_frame(&frame) {
             Step::Check(credential) => {
-                let checked =
-                    timeout_at(deadline, verdict(shared, &credential, peer, &mut challenge));
-                match checked.await {
+                // Some of the time is left for telling the client that its turn did not come.
+                let within = deadline
+                    .saturating_duration_since(Instant::now())
+                    .mul_f64(0.9);
+                let checked = verdict(shared, &credential, peer, within, &mut challenge);
+                match timeout_at(deadline, checked).await {
                     Ok(verdict) => state.on_checked(verdict),
                     Err(_) => return Decided::Ended(EndReason::Timeout),
                 }
@@ -298,6 +307,7 @@ async fn verdict(
     shared: &Shared,
     credential: &Credential,
     peer: &Peer,
+    within: Duration,
     challenge: &mut Option<auth::Challenge>,
 ) -> Verdict {
     let Some(service) = &shared.authentication else {
@@ -305,7 +315,7 @@ async fn verdict(
     };
     let step = match challenge.take() {
         Some(asked) => service.respond(asked, &credential.data, auth::clock::now()),
-        None => check(shared, service, credential, peer).await,
+        None => check(shared, service, credential, peer, within).await,
     };
     match step {
         Ok(auth::Step::Done(principal)) => Verdict::Good(principal),
@@ -318,26 +328,32 @@ async fn verdict(
             shared
                 .notices
                 .unauthenticated(&format_args!("{}: {error}", peer.address));
-            Verdict::Refused
+            if error == AuthenticationError::Busy {
+                Verdict::Busy
+            } else {
+                Verdict::Refused
+            }
         }
     }
 }
 
 /// Checks a credential; one that takes long, as a hashed password does, elsewhere than on the threads that serve everybody, and
-/// only a few at a time.
+/// only a few at a time. Its turn has to come `within` that time.
 async fn check(
     shared: &Shared,
     service: &AuthenticationService,
     credential: &Credential,
     peer: &Peer,
+    within: Duration,
 ) -> Result<auth::Step, AuthenticationError> {
     let now = auth::clock::now();
     if !service.is_costly(&credential.method, &credential.data) {
         return service.begin(&credential.method, &credential.data, &peer.presented(), now);
     }
     let (service, credential, peer) = (service.clone(), credential.clone(), peer.clone());
+    let from = peer.address.ip();
     let check = move || service.begin(&credential.method, &credential.data, &peer.presented(), now);
-    shared.check_costly(check).await
+    shared.check_costly(from, within, check).await
 }
 
 /// What a client that wants a relay asked for.
@@ -349,13 +365,46 @@ struct Asked {
     deadline: Instant,
 }
 
-/// When a relay ends because the client's credential does; `None`: it does not.
-fn end_of_relay(shared: &Shared, request: &ConnectRequest) -> Option<UnixTime> {
-    shared.settings.authentication.refresh_check?;
-    let client = request.client.as_ref()?;
-    let expires_at = client.identity.authenticated.expires_at?;
-    let ends = shared.introductions.ends_at_expiry(client);
-    ends.then_some(expires_at)
+/// How a relay ends because the client's credential does.
+#[derive(Debug)]
+struct CredentialEnd {
+    at: UnixTime,
+    /// Set when the broker asked the client for another credential: it looks at it itself then, and nothing is to be done. `None`:
+    /// nobody but the gateway ends the relay.
+    asked: Option<Arc<AtomicBool>>,
+}
+
+impl CredentialEnd {
+    /// `None`: the credential's end is not that of the relay.
+    fn of(shared: &Shared, request: &ConnectRequest) -> Option<Self> {
+        let interval = shared.settings.authentication.refresh_check?;
+        let client = request.client.as_ref()?;
+        let expires_at = client.identity.authenticated.expires_at?;
+        let introductions = &shared.introductions;
+        if introductions.ends_at_expiry(client) || !introductions.renews(request) {
+            return Some(Self {
+                at: expires_at,
+                asked: None,
+            });
+        }
+        // Brokers that look at forwarded tokens do so every `authenticationRefreshCheckSeconds` of theirs.
+        Some(Self {
+            at: expires_at.checked_add(interval + interval.min(CHALLENGE_GRACE))?,
+            asked: Some(Arc::default()),
+        })
+    }
+
+    /// Completes when the relay has to end. Cancel-safe.
+    async fn came(&self) {
+        reached(Some(self.at)).await;
+        if self
+            .asked
+            .as_ref()
+            .is_some_and(|asked| asked.load(Ordering::Relaxed))
+        {
+            std::future::pending().await
+        }
+    }
 }
 
 /// Connects the client to the broker that it names.
@@ -399,8 +448,8 @@ async fn direct(shared: &Shared, mut client: FrameReader<ServerStream>, asked: A
     let introduced = upstream::introduce(&mut client, broker, &introduction, limits);
     let error = match timeout_at(asked.deadline, introduced).await {
         Ok(Ok(Outcome::Accepted(broker))) => {
-            let expires_at = end_of_relay(shared, &asked.request);
-            return Decided::Relay(Box::new(broker.with_client(client)), expires_at);
+            let end = CredentialEnd::of(shared, &asked.request);
+            return Decided::Relay(Box::new(broker.with_client(client)), end);
         }
         Ok(Ok(Outcome::Refused(why))) => {
             if introduction.own.is_some() {
@@ -533,9 +582,51 @@ pub(crate) const PROXY_VERSION: &str = concat!("pulsegate-", env!("CARGO_PKG_VER
 const HANDSHAKE_FRAME_MAX: usize = 64 * 1024;
 /// Longest time without a look at the system's clock while a credential is good.
 const CLOCK_CHECK: Duration = Duration::from_secs(3600);
+/// How much later than its interval says a broker may ask a client for another credential.
+const CHALLENGE_GRACE: Duration = Duration::from_secs(10);
 /// How long a client has to take the ERROR that ends its connection.
 const LAST_WORDS_GRACE: Duration = Duration::from_secs(3);
 /// How long a client has to end its side after we ended ours.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 /// Most bytes of it that are read meanwhile.
 const DISCARD_MAX: usize = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, ServerName};
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio::io::duplex;
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+    use crate::testing::certificates::Authority;
+    use crate::testing::tls::acceptor;
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_a_connection_with_tls_is_bounded_when_its_client_takes_nothing() {
+        let (client, server) = duplex(4096);
+        let authority = Authority::new("ours");
+        let accept = acceptor(&authority.sign(&["localhost"]), &[], None).accept(server);
+        let mut roots = RootCertStore::empty();
+        let issuer = CertificateDer::from_pem_slice(authority.pem().as_bytes());
+        roots.add(issuer.unwrap()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(
+            rustls::crypto::aws_lc_rs::default_provider(),
+        ))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let connect = TlsConnector::from(Arc::new(config)).connect(name, client);
+        let (server, client) = tokio::join!(accept, connect);
+        let (mut server, _client) = (server.unwrap(), client.unwrap());
+        let begun = Instant::now();
+        // Not even a close_notify has room behind what the client has not read.
+        close_behind(&mut server, &[0; 1024 * 1024]).await;
+        assert_eq!(begun.elapsed(), LAST_WORDS_GRACE);
+        close(&mut server).await;
+        assert_eq!(begun.elapsed(), LAST_WORDS_GRACE + CLOSE_GRACE);
+    }
+}

@@ -103,6 +103,8 @@ pub(crate) enum Verdict {
     Good(Principal),
     /// It is nobody whom we know.
     Refused,
+    /// Nobody has found out in time.
+    Busy,
 }
 
 /// What a client says who it is.
@@ -191,18 +193,21 @@ pub(crate) enum Refusal {
     BadTarget(NameError),
     #[error("Failed to authenticate")]
     Unauthenticated,
+    #[error("Too many clients are being authenticated")]
+    Busy,
 }
 
 impl UserFacingError for Refusal {
     fn code(&self) -> ServerError {
         match self {
             Self::Unauthenticated => ServerError::AuthenticationError,
+            Self::Busy => ServerError::ServiceNotReady,
             _ => ServerError::NotAllowedError,
         }
     }
 
     fn retryable(&self) -> bool {
-        false
+        matches!(self, Self::Busy)
     }
 
     fn client_message(&self) -> String {
@@ -294,6 +299,7 @@ impl<'a> Handshake<'a> {
         };
         match verdict {
             Verdict::Refused => Step::Refuse(Refusal::Unauthenticated),
+            Verdict::Busy => Step::Refuse(Refusal::Busy),
             Verdict::Challenge(_) if pending.challenges >= CHALLENGES_MAX => {
                 Step::Refuse(Refusal::Unauthenticated)
             }

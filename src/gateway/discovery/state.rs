@@ -41,6 +41,9 @@ struct Broker {
     /// Ejections that follow each other; each is twice as long as the one before.
     ejections: u32,
     ejected_until: Duration,
+    /// From when on `ejections` count no more. Successes in between do not bring it nearer: a broker that fails every second
+    /// handshake has them as well.
+    forgiven_at: Duration,
 }
 
 /// What a probe changed.
@@ -187,12 +190,13 @@ impl BrokerTable {
         if now < broker.ejected_until {
             return;
         }
-        if now >= broker.ejected_until.saturating_add(FORGIVEN_AFTER) {
+        if now >= broker.forgiven_at {
             broker.ejections = 0;
         }
         broker.ejections = broker.ejections.saturating_add(1);
         let time = doubled(EJECTION, broker.ejections, EJECTION_MAX);
         broker.ejected_until = now.saturating_add(time);
+        broker.forgiven_at = broker.ejected_until.saturating_add(FORGIVEN_AFTER);
     }
 
     /// A handshake with it succeeded.
@@ -251,6 +255,7 @@ impl Broker {
             next_probe: Some(now),
             ejections: 0,
             ejected_until: Duration::ZERO,
+            forgiven_at: Duration::ZERO,
         }
     }
 
@@ -382,6 +387,24 @@ mod tests {
         table.succeeded(&address("a"));
         assert_eq!(asked(&mut table, now), ["a"]);
         // After a long good time it is as if nothing had been.
+        now += FORGIVEN_AFTER * 2;
+        table.failed_handshake(&address("a"), now);
+        assert_eq!(asked(&mut table, now + SECOND), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_broker_that_fails_again_and_again_between_successes_is_ejected_ever_longer() {
+        let mut table = table(&["a", "b"]);
+        // Long after the start, when everything of then is forgiven.
+        let mut now = FORGIVEN_AFTER * 10;
+        for seconds in [1, 2, 4, 8] {
+            table.failed_handshake(&address("a"), now);
+            let end = now + SECOND * seconds;
+            assert_eq!(asked(&mut table, end - Duration::from_millis(1)), ["b"]);
+            assert_eq!(asked(&mut table, end), ["a", "b"]);
+            table.succeeded(&address("a"));
+            now = end + SECOND;
+        }
         now += FORGIVEN_AFTER * 2;
         table.failed_handshake(&address("a"), now);
         assert_eq!(asked(&mut table, now + SECOND), ["a", "b"]);
