@@ -58,6 +58,13 @@ impl Backoff {
         self.delay = self.policy.initial.min(self.policy.max);
         self.spent = Duration::ZERO;
     }
+
+    /// An attempt succeeded and what it gave did not last: the next delay is `most` at the longest, so that many short
+    /// successes neither come at once after each other nor cost ever longer pauses.
+    pub fn ease(&mut self, most: Duration) {
+        self.delay = self.delay.min(most);
+        self.spent = Duration::ZERO;
+    }
 }
 
 impl Iterator for Backoff {
@@ -105,6 +112,22 @@ mod tests {
         assert_eq!(delays, [100, 200, 400, 800, 1000, 1000]);
         backoff.reset();
         assert_eq!(backoff.next(), Some(Duration::from_millis(100)));
+    }
+
+    #[test]
+    fn short_successes_bound_the_delay_and_do_not_shorten_it_to_nothing() {
+        let policy = BackoffPolicy {
+            max: Duration::from_secs(60),
+            ..WITHOUT_JITTER
+        };
+        let mut backoff = Backoff::new(policy, 1);
+        let most = Duration::from_secs(1);
+        let mut after_success = || {
+            backoff.ease(most);
+            backoff.next().unwrap().as_millis()
+        };
+        let delays: Vec<u128> = (0..7).map(|_| after_success()).collect();
+        assert_eq!(delays, [100, 200, 400, 800, 1000, 1000, 1000]);
     }
 
     #[test]

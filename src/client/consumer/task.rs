@@ -131,6 +131,7 @@ impl TopicTask {
                     if is_at_once {
                         continue;
                     }
+                    backoff.ease(STABLE);
                     None
                 }
                 Some(Err(error)) => Some(error),

@@ -134,10 +134,12 @@ impl ProducerTask {
             let detached = self.producer.wait_detached().await;
             self.route = None;
             let lasted = self.producer.clock.now().saturating_sub(since);
-            // Brokers that hand a producer on and on get no more attempts than one that cannot be reached.
+            // A broker that closes it again and again gets about an attempt a second, and so does a topic that moves as often.
             let mut is_stable = lasted >= STABLE;
             if is_stable {
                 self.backoff.reset();
+            } else {
+                self.backoff.ease(STABLE);
             }
             let mut assigned = match detached {
                 Detached::ByBroker { assigned } => assigned,
