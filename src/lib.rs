@@ -8,6 +8,7 @@
 //! - [`telemetry`]: logging and the metric registry.
 //! - [`net`]: sockets: listener, frame reader, outbound lanes.
 //! - [`http`]: HTTP server and client.
+//! - [`metadata`]: small shared state in Apache Pulsar's tree: stores, paths, values.
 //! - [`auth`]: who somebody is who connects: tokens, certificates, passwords.
 //! - [`client`]: our outgoing Pulsar connection.
 //! - [`gateway`]: the protocol-aware TCP gateway.
@@ -24,6 +25,7 @@ pub mod client;
 pub mod config;
 pub mod gateway;
 pub mod http;
+pub mod metadata;
 pub mod naming;
 pub mod net;
 pub mod perf;

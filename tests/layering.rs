@@ -86,6 +86,7 @@ const DRIVERS: &[&str] = &[
     "src/http/client.rs",
     "src/http/idle.rs",
     "src/http/server.rs",
+    "src/metadata/clock.rs",
     "src/net/reload.rs",
     "src/perf/consume.rs",
     "src/perf/null_broker/connection.rs",
