@@ -1,6 +1,12 @@
 //! What Apache Pulsar wrote into its metadata store and its cursor ledgers (`tests/fixtures/metadata`), read and written again:
 //! protobuf byte for byte, JSON value for value, and with fields added that nobody knows.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a test that meets the unexpected shall panic"
+)]
+
+#[expect(dead_code, reason = "other tests fill commands as well")]
 mod proto_fill;
 
 use std::collections::{BTreeMap, BTreeSet};

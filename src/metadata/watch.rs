@@ -185,9 +185,9 @@ mod tests {
         let mut watch = registry.watch(&path("/a"), WatchScope::Node);
         let event = Event::Modified(path("/a"));
         registry.publish(&vec![event.clone(); WATCH_EVENTS_MAX]);
-        registry.publish(&[event.clone()]);
+        registry.publish(std::slice::from_ref(&event));
         assert_eq!(watch.next().await, Some(Event::Lagged));
-        registry.publish(&[event.clone()]);
+        registry.publish(std::slice::from_ref(&event));
         assert_eq!(
             watch.next().await,
             Some(event.clone()),

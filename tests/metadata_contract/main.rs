@@ -5,6 +5,8 @@
 //! error, where the variable is not set.
 
 mod clauses;
+#[cfg(feature = "zookeeper")]
+mod differential;
 mod engines;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
@@ -43,6 +45,10 @@ macro_rules! on_every_engine {
                 println!("{}", stringify!($clause));
                 clauses::$clause(&engine).await;
             )+
+            for seed in 0..24 {
+                let ours = if seed % 2 == 0 { Engine::memory() } else { Engine::embedded() };
+                differential::answers_alike(&engine, &ours, seed).await;
+            }
         }
     };
 }

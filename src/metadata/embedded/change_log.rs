@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// A log of records. The first one that is appended has the number 1, each further one 1 more.
+/// A log of records. Their numbers begin above 0 and rise; between them may be those of records of others.
 pub trait ChangeLog: fmt::Debug + Send + Sync {
     /// Puts a record behind those before; returns its number. Never waits: when it is durable is told by
     /// [`Self::progress`].

@@ -58,7 +58,7 @@ pub struct RecoverError {
 
 impl EmbeddedMetadata {
     /// The store that `records` describe: a snapshot, if there is one, and all that was appended after it. New changes go
-    /// to `log`, which holds nothing yet or goes on behind these records; its next number is 1 all the same.
+    /// to `log`, which goes on behind these records.
     ///
     /// # Errors
     /// When a record is damaged, of a later version, or does not fit those before it.

@@ -72,7 +72,7 @@ pub(super) struct State {
     tree: Tree,
     /// The number of the last record appended.
     appended: u64,
-    /// `durable <= appended`.
+    /// All records up to this number are durable.
     durable: u64,
     failed: bool,
     /// Planned, its record not appended yet.
@@ -91,7 +91,7 @@ struct Waiting {
 }
 
 impl State {
-    /// What the records, those of a snapshot first, make of an empty store. The log goes on behind them with number 1.
+    /// What the records, those of a snapshot first, make of an empty store. Their numbers are not counted: the log's next one is above 0.
     pub(super) fn recover(
         records: impl IntoIterator<Item = Bytes>,
     ) -> Result<Self, (u64, RecordError)> {
@@ -194,10 +194,7 @@ impl State {
     }
 
     fn durable(&mut self, upto: u64) -> Vec<Effect> {
-        assert!(
-            upto <= self.appended,
-            "a log makes durable only what was appended"
-        );
+        // It may be the number of somebody else's record, and so beyond the last one of the store.
         self.durable = self.durable.max(upto);
         self.settle()
     }

@@ -105,6 +105,23 @@ fn answers_nothing_before_what_it_rests_on_is_durable() {
         [4]
     );
     assert_eq!(state.waiting(), 0);
+    // The log is shared: a record of somebody else makes the next number durable.
+    state.step(Input::Progress(LogProgress::Durable(9)));
+    assert_eq!(
+        request(
+            &mut state,
+            5,
+            Request::Change(put("/c", "1")),
+            &mut vec![Bytes::new(); 11]
+        ),
+        [],
+        "its own is number 12"
+    );
+    assert_eq!(state.step(Input::Progress(LogProgress::Durable(11))), []);
+    assert_eq!(
+        replied(&state.step(Input::Progress(LogProgress::Durable(15)))),
+        [5]
+    );
 }
 
 #[test]
