@@ -8,7 +8,9 @@
 //! - [`telemetry`]: logging and the metric registry.
 //! - [`net`]: sockets: listener, frame reader, outbound lanes.
 //! - [`http`]: HTTP server and client.
+//! - [`metadata`]: small shared state in Apache Pulsar's tree: stores, paths, values.
 //! - [`auth`]: who somebody is who connects: tokens, certificates, passwords.
+//! - [`managed_ledger`]: one log per topic over ledgers: its formats, positions, the state of cursors.
 //! - [`client`]: our outgoing Pulsar connection.
 //! - [`gateway`]: the protocol-aware TCP gateway.
 //! - [`admin`]: HTTP in front of the brokers' HTTP service, and what passes through.
@@ -24,6 +26,8 @@ pub mod client;
 pub mod config;
 pub mod gateway;
 pub mod http;
+pub mod managed_ledger;
+pub mod metadata;
 pub mod naming;
 pub mod net;
 pub mod perf;

@@ -42,7 +42,7 @@ const TESTING: &str = "testing";
 const TESTING_MAY_USE: u8 = 8;
 
 /// Modules that are pure as a whole; so is every file named `state.rs`.
-const PURE_MODULES: &[&str] = &["naming", "protocol", "auth"];
+const PURE_MODULES: &[&str] = &["naming", "protocol", "auth", "managed_ledger"];
 /// What pure code must not name: the runtime, files, sockets, threads and the environment.
 const IMPURE: &[&str] = &[
     "tokio",
@@ -86,6 +86,7 @@ const DRIVERS: &[&str] = &[
     "src/http/client.rs",
     "src/http/idle.rs",
     "src/http/server.rs",
+    "src/metadata/clock.rs",
     "src/net/reload.rs",
     "src/perf/consume.rs",
     "src/perf/null_broker/connection.rs",

@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets, one for each parser of bytes from a peer.
+//! The bodies of the fuzz targets, one for each parser of bytes from a peer or from a store.
 //!
 //! A body takes any bytes and panics when a property of the parser does not hold. The targets in `fuzz/` run them under a
 //! fuzzer; `tests/fuzz_corpus.rs` runs them over the checked-in corpus and over mutations of it. A new parser gets a
@@ -10,6 +10,7 @@ mod decompress;
 mod frame;
 mod head;
 mod message;
+mod stored;
 
 pub use self::chunk::chunk;
 pub use self::command::{command, rewrite};
@@ -17,6 +18,7 @@ pub use self::decompress::decompress;
 pub use self::frame::frame;
 pub use self::head::head;
 pub use self::message::{batch, message};
+pub use self::stored::stored;
 
 /// A fuzz body.
 pub type Body = fn(&[u8]);
@@ -31,6 +33,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("head", head),
     ("message", message),
     ("rewrite", rewrite),
+    ("stored", stored),
 ];
 
 /// Reads the parameters of a body from the front of the fuzzer's bytes. At the end it goes on with zeros.

@@ -1,0 +1,83 @@
+//! Values of a metadata store and entries of cursor ledgers, which other brokers write, and the embedded store's own records.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::managed_ledger::formats::{
+    ManagedCursorInfo, ManagedLedgerInfo, NodeCompression, PositionInfo, decode_node, encode_node,
+};
+use crate::managed_ledger::{CursorState, HolesForm, LogExtent};
+use crate::metadata::values::{JsonValue, LocalBrokerData, Policies, SchemaLocator};
+use crate::metadata::{EmbeddedMetadata, MemoryLog, Message, SystemClock};
+
+/// What is read and written again is the same when it is read once more; the state of a cursor keeps its rules; nothing
+/// panics.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn stored(data: &[u8]) {
+    let value = Bytes::copy_from_slice(data);
+    node::<ManagedLedgerInfo>(&value);
+    node::<SchemaLocator>(&value);
+    node::<ManagedCursorInfo>(&value);
+    node::<PositionInfo>(&value);
+    json::<Policies>(data);
+    json::<LocalBrokerData>(data);
+    cursor(&value);
+    records(value);
+}
+
+fn node<M: Message + PartialEq + Debug>(value: &Bytes) {
+    let Ok(message) = decode_node::<M>(value) else {
+        return;
+    };
+    let bare = encode_node(&message, NodeCompression::NEVER).expect("written");
+    let again: M = decode_node(&bare).expect("its own bytes");
+    assert_eq!(again, message);
+    assert_eq!(again.encode(), bare, "written in one way only");
+}
+
+fn json<T: JsonValue + PartialEq + Debug>(data: &[u8]) {
+    let Ok(value) = T::from_json(data) else {
+        return;
+    };
+    let bytes = value.to_json().expect("written");
+    assert_eq!(T::from_json(&bytes).expect("its own JSON"), value);
+}
+
+fn cursor(value: &Bytes) {
+    let log = LogExtent::new([(0, 3), (1, 0), (7, 200), (8, 40)]);
+    let states = [
+        decode_node(value)
+            .ok()
+            .map(|node| CursorState::from_node(&node, &log)),
+        PositionInfo::decode(value)
+            .ok()
+            .map(|info| CursorState::from_ledger(&info, &ManagedCursorInfo::default(), &log)),
+    ];
+    for state in states.into_iter().flatten() {
+        if let Some(first) = log.next(state.mark_delete()) {
+            assert!(!state.is_acknowledged(first));
+        }
+        let node = state.to_node(0);
+        assert_eq!(CursorState::from_node(&node, &log), state);
+        for form in [HolesForm::Ranges, HolesForm::BitSets] {
+            let info = state.to_ledger(form);
+            assert_eq!(CursorState::from_ledger(&info, &node, &log), state);
+        }
+    }
+}
+
+fn records(record: Bytes) {
+    let recover = |records: Vec<Bytes>| {
+        let log = Arc::new(MemoryLog::new());
+        EmbeddedMetadata::recover(records, log, Arc::new(SystemClock::new()))
+    };
+    if let Ok(store) = recover(vec![record]) {
+        let snapshot: Vec<Bytes> = store.snapshot().records.collect();
+        let again = recover(snapshot.clone()).expect("its own records");
+        assert_eq!(again.snapshot().records.collect::<Vec<_>>(), snapshot);
+    }
+}
