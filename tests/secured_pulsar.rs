@@ -210,7 +210,12 @@ async fn a_secured_pulsar_is_used_directly_and_through_its_proxy() {
         step("tokens, passwords");
         credentials(&peers, &plain, &tls).await;
         step("certificates");
-        certificates(&peers, &tls, name == "direct").await;
+        let through = if name == "direct" {
+            Through::Nobody
+        } else {
+            Through::Proxy
+        };
+        certificates(&peers, &tls, through).await;
         step("expiry");
         expiry(&peers, &tls).await;
     }
@@ -221,7 +226,7 @@ async fn a_secured_pulsar_is_used_directly_and_through_its_proxy() {
     step("messages");
     messages(&peers, &gateway.tls).await;
     step("certificates");
-    certificates(&peers, &gateway.tls, false).await;
+    certificates(&peers, &gateway.tls, Through::Gateway).await;
     gateway.stop().await;
 }
 
@@ -332,7 +337,17 @@ async fn credentials(peers: &Peers, plain: &ServiceUrl, tls: &ServiceUrl) {
     }
 }
 
-async fn certificates(peers: &Peers, tls: &ServiceUrl, to_the_end: bool) {
+/// How the broker is reached.
+#[derive(Clone, Copy)]
+enum Through {
+    Nobody,
+    /// Which authenticates the client itself.
+    Proxy,
+    /// Which does not, and has a certificate for the broker.
+    Gateway,
+}
+
+async fn certificates(peers: &Peers, tls: &ServiceUrl, through: Through) {
     for identity in [
         ("client.pem", "client.key"),
         ("client.pem", "client.pkcs1.key"),
@@ -342,15 +357,19 @@ async fn certificates(peers: &Peers, tls: &ServiceUrl, to_the_end: bool) {
             tls: peers.tls("ca.pem", Some(identity)),
             ..peers.options(Authentication::tls())
         };
-        if to_the_end {
-            produce(tls, &options).await.unwrap();
-        } else {
+        let itself = BrokerLookup {
+            address: tls.addresses[0].clone(),
+            proxy_through_service_url: false,
+        };
+        match through {
+            Through::Nobody => drop(produce(tls, &options).await.unwrap()),
             // The broker behind would see the proxy's certificate in place of the client's.
-            let proxy = BrokerLookup {
-                address: tls.addresses[0].clone(),
-                proxy_through_service_url: false,
-            };
-            connect(tls, &proxy, &options).await.unwrap();
+            Through::Proxy => drop(connect(tls, &itself, &options).await.unwrap()),
+            // It must not: the gateway claims nobody's certificate for the client.
+            Through::Gateway => {
+                let refused = connect(tls, &itself, &options).await.unwrap_err();
+                assert!(is_authentication_error(&refused), "{refused}");
+            }
         }
     }
     let good = Authentication::token(CredentialSource::File(peers.file("client.token")));
