@@ -11,13 +11,14 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{Semaphore, TryAcquireError, mpsc, oneshot},
-    time::{Instant, MissedTickBehavior, timeout},
+    time::{MissedTickBehavior, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use super::{
     authentication::{Answering, Authentication},
+    clock::Clock,
     dial::open_stream,
     error::{CloseReason, ConnectError, RequestError},
     handshake::{broker_gave_up, handshake, server_error},
@@ -267,6 +268,7 @@ impl Connection {
                 shared: Arc::clone(&shared),
             },
             challenged,
+            clock: Clock::new(),
             challenges: ChallengeRate::default(),
             answering: None,
             keep_alive_interval: options.keep_alive_interval,
@@ -614,6 +616,7 @@ struct Driver<R> {
     stop: CancellationToken,
     ended: EndGuard,
     challenged: Challenged,
+    clock: Clock,
     challenges: ChallengeRate,
     /// The answer to the broker's challenge, while it is being made; a further challenge meanwhile asks for the same.
     answering: Option<Answering>,
@@ -767,7 +770,7 @@ impl<R: AsyncRead + Unpin> Driver<R> {
         if command_type == Type::AuthChallenge as i32
             && self.challenged.authentication.answers_challenges()
         {
-            if !self.challenges.take(Instant::now()) {
+            if !self.challenges.take(self.clock.now()) {
                 return Err(CloseReason::Violation("too many authentication challenges"));
             }
             if let Command::AuthChallenge(challenge) =
@@ -825,15 +828,15 @@ impl Challenged {
 #[derive(Debug, Default)]
 struct ChallengeRate {
     /// When the present interval began; `None`: there was no challenge yet.
-    since: Option<Instant>,
+    since: Option<Duration>,
     /// Challenges in it.
     count: u32,
 }
 
 impl ChallengeRate {
     /// A challenge came; says whether it is one that may.
-    fn take(&mut self, now: Instant) -> bool {
-        let is_over = |since: Instant| now.saturating_duration_since(since) >= CHALLENGES_INTERVAL;
+    fn take(&mut self, now: Duration) -> bool {
+        let is_over = |since: Duration| now.saturating_sub(since) >= CHALLENGES_INTERVAL;
         if self.since.is_none_or(is_over) {
             self.since = Some(now);
             self.count = 0;
