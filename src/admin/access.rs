@@ -158,15 +158,7 @@ impl Access {
         Arc::new(move |request, peer| {
             let (access, handler) = (Arc::clone(&access), Arc::clone(&handler));
             Box::pin(async move {
-                let admitted = match access.enter() {
-                    Ok(place) => {
-                        let role = access.ask(need, request.headers(), &peer);
-                        let role = access.judge(need, role.await, request.headers());
-                        role.map(|role| (Caller { peer, role }, place))
-                    }
-                    Err(refused) => Err(refused),
-                };
-                let answer = match admitted {
+                let answer = match access.admit(need, request.headers(), peer).await {
                     Ok((caller, place)) => {
                         let answer = handler(request, caller).await;
                         answer.map(|body| {
@@ -184,15 +176,28 @@ impl Access {
         })
     }
 
-    /// A place among the requests at a time.
-    fn enter(&self) -> Result<Option<OwnedSemaphorePermit>, Response> {
-        let refuse = |status, text: &str| Err(Response::text(status, format!("{text}\n")));
+    /// Lets a request in, or says why not. Whose password waits to be checked has no place yet: strangers' would take those of
+    /// everybody else.
+    async fn admit(
+        &self,
+        need: Need,
+        headers: &HeaderMap,
+        peer: Peer,
+    ) -> Result<(Caller, Option<OwnedSemaphorePermit>), Response> {
         if let Some(rate) = &self.rate
             && !rate.lock().admit(self.epoch.elapsed())
         {
             self.rejected.inc();
-            return refuse(429, "Too Many Requests");
+            return Err(Response::text(429, "Too Many Requests\n".to_owned()));
         }
+        let role = self.ask(need, headers, &peer).await;
+        let role = self.judge(need, role, headers)?;
+        Ok((Caller { peer, role }, self.place()?))
+    }
+
+    /// A place among the requests at a time.
+    fn place(&self) -> Result<Option<OwnedSemaphorePermit>, Response> {
+        let refuse = |status, text: &str| Err(Response::text(status, format!("{text}\n")));
         match &self.places {
             None => Ok(None),
             Some(places) => match Arc::clone(places).try_acquire_owned() {
@@ -302,5 +307,40 @@ impl HttpBody for PlacedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(port: u16) -> Peer {
+        Peer {
+            address: ([127, 0, 0, 1], port).into(),
+            certificate: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_to_be_authenticated_takes_no_place_of_others() {
+        let authenticator: HttpAuthenticator = Arc::new(|_, _, address| {
+            if address.port() == 1 {
+                return Box::pin(std::future::pending());
+            }
+            Box::pin(std::future::ready(Ok(Some("role".into()))))
+        });
+        let options = AccessOptions {
+            authenticator: Some(authenticator),
+            max_requests: Some(1),
+            ..AccessOptions::default()
+        };
+        let access = Access::new(options, &MetricRegistry::new("test")).unwrap();
+        let headers = HeaderMap::new();
+        let mut waits = std::pin::pin!(access.admit(Need::Authentication, &headers, peer(1)));
+        let is_pending =
+            std::future::poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx).is_pending()));
+        assert!(is_pending.await);
+        let admitted = access.admit(Need::Authentication, &headers, peer(2)).await;
+        assert_eq!(admitted.unwrap().0.role.as_deref(), Some("role"));
     }
 }

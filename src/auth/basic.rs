@@ -108,11 +108,7 @@ impl BasicProvider {
         if data.is_empty() {
             return Err(BasicError::Missing);
         }
-        let text = std::str::from_utf8(data).map_err(|_| BasicError::Malformed)?;
-        let (user, password) = text.split_once(':').ok_or(BasicError::Malformed)?;
-        if password.len() > PASSWORD_LEN_MAX || user.is_empty() {
-            return Err(BasicError::Malformed);
-        }
+        let (user, password) = parse(data).ok_or(BasicError::Malformed)?;
         let Some(known) = self.users.get(user) else {
             let _ = self
                 .decoy
@@ -160,13 +156,16 @@ impl Provider for BasicProvider {
     }
 
     fn is_costly(&self, data: &[u8]) -> bool {
-        let remembered = || {
-            let (user, password) = std::str::from_utf8(data).ok()?.split_once(':')?;
-            let tag = hmac::sign(&self.key, password.as_bytes());
-            Some(self.users.get(user)?.remembers(&tag))
+        // What is no user and password is refused without being hashed.
+        let Some((user, password)) = parse(data) else {
+            return false;
         };
         // Of every kind of hash: the cheapest takes a thousand rounds over what a stranger sends.
-        remembered() != Some(true)
+        let remembered = self.users.get(user).is_some_and(|known| {
+            let tag = hmac::sign(&self.key, password.as_bytes());
+            known.remembers(&tag)
+        });
+        !remembered
     }
 }
 
@@ -176,6 +175,12 @@ impl fmt::Debug for BasicProvider {
             .field("users", &self.users.len())
             .finish_non_exhaustive()
     }
+}
+
+/// User and password; `None` where the data cannot be such.
+fn parse(data: &[u8]) -> Option<(&str, &str)> {
+    let (user, password) = std::str::from_utf8(data).ok()?.split_once(':')?;
+    (!user.is_empty() && password.len() <= PASSWORD_LEN_MAX).then_some((user, password))
 }
 
 const METHOD: &str = "basic";

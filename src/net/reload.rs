@@ -104,6 +104,8 @@ impl<F: Files> Reloading<F> {
             let is_known = matches!(&found, Ok(content) if *content == current.content);
             if is_known && look >= current.taken {
                 current.refused = None;
+                // What an earlier look found is older than this.
+                current.taken = look;
             }
             if is_known || current.refused.as_ref() == Some(&found) {
                 return Arc::clone(&current.made);
