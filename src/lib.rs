@@ -6,6 +6,7 @@
 //! - [`protocol`]: the Pulsar wire protocol, sans-IO: frames, commands, message metadata, batches.
 //! - [`config`]: files, environment and flags into typed settings.
 //! - [`telemetry`]: logging and the metric registry.
+//! - [`disk`]: the files of durable storage.
 //! - [`net`]: sockets: listener, frame reader, outbound lanes.
 //! - [`http`]: HTTP server and client.
 //! - [`auth`]: who somebody is who connects: tokens, certificates, passwords.
@@ -22,6 +23,7 @@ pub mod auth;
 pub mod cli;
 pub mod client;
 pub mod config;
+pub mod disk;
 pub mod gateway;
 pub mod http;
 pub mod naming;
