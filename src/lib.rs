@@ -9,6 +9,7 @@
 //! - [`disk`]: the files of durable storage.
 //! - [`net`]: sockets: listener, frame reader, outbound lanes.
 //! - [`http`]: HTTP server and client.
+//! - [`journal`]: the shared durable log: group commit, segments, recovery.
 //! - [`auth`]: who somebody is who connects: tokens, certificates, passwords.
 //! - [`client`]: our outgoing Pulsar connection.
 //! - [`gateway`]: the protocol-aware TCP gateway.
@@ -26,6 +27,7 @@ pub mod config;
 pub mod disk;
 pub mod gateway;
 pub mod http;
+pub mod journal;
 pub mod naming;
 pub mod net;
 pub mod perf;

@@ -5,4 +5,5 @@ pub mod codec;
 pub mod fuzz;
 pub mod scripted_broker;
 pub mod sim_disk;
+pub mod sim_journal;
 pub mod tls;
