@@ -100,11 +100,7 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.with(
-            Operation::Create,
-            name,
-            OpenOptions::new().create_new(true),
-        )
+        self.with(Operation::Create, name, OpenOptions::new().create_new(true))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
@@ -176,13 +172,8 @@ impl DiskFile for RealFile {
     }
 
     fn allocate(&self, length: u64) -> Result<(), DiskError> {
-        rustix::fs::fallocate(
-            &self.file,
-            rustix::fs::FallocateFlags::empty(),
-            0,
-            length,
-        )
-        .map_err(|error| self.error(Operation::Write, &error.into()))
+        rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, length)
+            .map_err(|error| self.error(Operation::Write, &error.into()))
     }
 }
 

@@ -48,7 +48,10 @@ impl ChangeLog {
         let keys = self.tables.entry(table).or_default();
         match change {
             Change::Put(value) => {
-                let value = Value { base: Some(copy(value)), deltas: Vec::new() };
+                let value = Value {
+                    base: Some(copy(value)),
+                    deltas: Vec::new(),
+                };
                 if let Some(held) = keys.get_mut(key) {
                     *held = value;
                 } else {
@@ -59,7 +62,13 @@ impl ChangeLog {
                 if let Some(held) = keys.get_mut(key) {
                     held.deltas.push(copy(delta));
                 } else {
-                    keys.insert(copy(key), Value { base: None, deltas: vec![copy(delta)] });
+                    keys.insert(
+                        copy(key),
+                        Value {
+                            base: None,
+                            deltas: vec![copy(delta)],
+                        },
+                    );
                 }
             }
             Change::Delete => {
@@ -92,7 +101,10 @@ impl ChangeLog {
                     put_prefixed(&mut out, base);
                 }
                 out.put_u32(u32::try_from(value.deltas.len()).unwrap_or(u32::MAX));
-                value.deltas.iter().for_each(|delta| put_prefixed(&mut out, delta));
+                value
+                    .deltas
+                    .iter()
+                    .for_each(|delta| put_prefixed(&mut out, delta));
             }
         }
         out
@@ -109,8 +121,15 @@ impl ChangeLog {
             let table = reader.u16()?;
             let key = copy(&reader.prefixed()?);
             let has_base = reader.u8()? != 0;
-            let base = if has_base { Some(copy(&reader.prefixed()?)) } else { None };
-            let mut value = Value { base, deltas: Vec::new() };
+            let base = if has_base {
+                Some(copy(&reader.prefixed()?))
+            } else {
+                None
+            };
+            let mut value = Value {
+                base,
+                deltas: Vec::new(),
+            };
             for _ in 0..reader.u32()? {
                 value.deltas.push(copy(&reader.prefixed()?));
             }

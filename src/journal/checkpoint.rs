@@ -60,7 +60,9 @@ impl Checkpoint {
         out.resize(HEADER, 0);
         let crc = salt.crc(out.get(..CRC_AT).unwrap_or_default());
         put_at(&mut out, CRC_AT, &crc.to_be_bytes());
-        self.sections.iter().for_each(|(_, bytes)| out.extend_from_slice(bytes));
+        self.sections
+            .iter()
+            .for_each(|(_, bytes)| out.extend_from_slice(bytes));
         out
     }
 
@@ -69,8 +71,12 @@ impl Checkpoint {
     /// # Errors
     /// It does not verify.
     pub fn decode(salt: Salt, bytes: &Bytes) -> Result<Self, Malformed> {
-        let covered = bytes.get(..CRC_AT).ok_or(Malformed("checkpoint is too short"))?;
-        let crc = bytes.get(CRC_AT..HEADER).ok_or(Malformed("checkpoint is too short"))?;
+        let covered = bytes
+            .get(..CRC_AT)
+            .ok_or(Malformed("checkpoint is too short"))?;
+        let crc = bytes
+            .get(CRC_AT..HEADER)
+            .ok_or(Malformed("checkpoint is too short"))?;
         if salt.crc(covered).to_be_bytes() != crc {
             return Err(Malformed("checksum of a checkpoint's header"));
         }
@@ -81,7 +87,10 @@ impl Checkpoint {
         header.skip(2)?;
         let mut checkpoint = Self {
             number: header.u64()?,
-            position: Position { generation: header.u64()?, offset: header.u64()? },
+            position: Position {
+                generation: header.u64()?,
+                offset: header.u64()?,
+            },
             next_group: header.u64()?,
             next_generation: header.u64()?,
             sections: Vec::new(),
@@ -94,7 +103,8 @@ impl Checkpoint {
         let mut content = Reader::new(&bytes.slice(HEADER..));
         for _ in 0..count {
             let (kind, crc) = (header.u32()?, header.u32()?);
-            let length = usize::try_from(header.u64()?).map_err(|_| Malformed("section too long"))?;
+            let length =
+                usize::try_from(header.u64()?).map_err(|_| Malformed("section too long"))?;
             let section = content.take(length)?;
             if salt.crc(&section) != crc {
                 return Err(Malformed("checksum of a checkpoint's section"));
@@ -107,7 +117,10 @@ impl Checkpoint {
     /// The section of a kind.
     #[must_use]
     pub fn section(&self, kind: u32) -> Option<&Bytes> {
-        self.sections.iter().find(|(k, _)| *k == kind).map(|(_, bytes)| bytes)
+        self.sections
+            .iter()
+            .find(|(k, _)| *k == kind)
+            .map(|(_, bytes)| bytes)
     }
 
     /// The segments before its position that are needed.
@@ -115,7 +128,9 @@ impl Checkpoint {
     /// # Errors
     /// The section is missing or cut short.
     pub fn segments(&self) -> Result<Vec<u64>, Malformed> {
-        let section = self.section(SEGMENTS).ok_or(Malformed("checkpoint without segments"))?;
+        let section = self
+            .section(SEGMENTS)
+            .ok_or(Malformed("checkpoint without segments"))?;
         let mut reader = Reader::new(section);
         let mut segments = Vec::new();
         while !reader.is_empty() {
@@ -129,7 +144,9 @@ impl Checkpoint {
 #[must_use]
 pub fn encode_segments(segments: &[u64]) -> Bytes {
     let mut out = Vec::with_capacity(segments.len() * 8);
-    segments.iter().for_each(|generation| out.put_u64(*generation));
+    segments
+        .iter()
+        .for_each(|generation| out.put_u64(*generation));
     Bytes::from(out)
 }
 
@@ -140,7 +157,10 @@ mod tests {
     fn checkpoint() -> Checkpoint {
         Checkpoint {
             number: 3,
-            position: Position { generation: 4, offset: 4096 },
+            position: Position {
+                generation: 4,
+                offset: 4096,
+            },
             next_group: 17,
             next_generation: 6,
             sections: vec![

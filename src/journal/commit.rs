@@ -197,7 +197,9 @@ impl Committer {
     pub fn written(&mut self, buffer: Vec<u8>, effects: &mut Vec<Effect>) {
         self.buffer = buffer;
         if let Some(group) = &self.in_flight {
-            effects.push(Effect::Sync { generation: group.start.generation });
+            effects.push(Effect::Sync {
+                generation: group.start.generation,
+            });
         }
     }
 
@@ -227,7 +229,10 @@ impl Committer {
     /// Writes an empty group, which shows that the one before was synced.
     pub fn seal_quiet(&mut self, effects: &mut Vec<Effect>) {
         self.quiet_since = None;
-        if let Some(at) = self.active.filter(|at| self.room(*at) >= u64::from(self.layout.block)) {
+        if let Some(at) = self
+            .active
+            .filter(|at| self.room(*at) >= u64::from(self.layout.block))
+        {
             self.write_group(at, None, effects);
         }
     }
@@ -237,7 +242,12 @@ impl Committer {
         self.mode = Mode::Stopped;
         self.quiet_since = None;
         let mut refused: Vec<Submission> = Vec::new();
-        refused.extend(self.in_flight.take().into_iter().flat_map(|group| group.submissions));
+        refused.extend(
+            self.in_flight
+                .take()
+                .into_iter()
+                .flat_map(|group| group.submissions),
+        );
         refused.extend(self.queue.drain(..));
         refuse(refused, error, effects);
     }
@@ -276,7 +286,9 @@ impl Committer {
     }
 
     fn end_is_old(&self) -> bool {
-        self.ready.front().is_some_and(|ready| *ready > self.end.generation)
+        self.ready
+            .front()
+            .is_some_and(|ready| *ready > self.end.generation)
     }
 
     fn begin_segment(&mut self, for_data: bool, effects: &mut Vec<Effect>) {
@@ -287,7 +299,10 @@ impl Committer {
         let Some(generation) = self.ready.pop_front() else {
             return;
         };
-        let at = Position { generation, offset: u64::from(self.layout.block) };
+        let at = Position {
+            generation,
+            offset: u64::from(self.layout.block),
+        };
         let start = Record::SegmentStart(SegmentStart {
             previous_end: self.end,
             previous_group: self.next_group - 1,
@@ -304,7 +319,9 @@ impl Committer {
 
     fn write_group(&mut self, at: Position, begin: Option<Record>, effects: &mut Vec<Effect>) {
         let salt = self.salt.for_generation(at.generation);
-        let limit = usize::try_from(self.room(at)).unwrap_or(usize::MAX).min(self.layout.group_max);
+        let limit = usize::try_from(self.room(at))
+            .unwrap_or(usize::MAX)
+            .min(self.layout.group_max);
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
         bytes.resize(GROUP_HEADER, 0);
@@ -312,8 +329,13 @@ impl Committer {
         let mut put = |record: &Record, bytes: &mut Vec<u8>| {
             let (offset, length) = record.encode(salt, bytes);
             records += 1;
-            let offset = u32::try_from(at.offset + offset as u64).expect("a segment is at most 1 GiB");
-            Location { generation: at.generation, offset, length }
+            let offset =
+                u32::try_from(at.offset + offset as u64).expect("a segment is at most 1 GiB");
+            Location {
+                generation: at.generation,
+                offset,
+                length,
+            }
         };
         let begin = begin.map(|record| {
             let location = put(&record, &mut bytes);
@@ -324,12 +346,18 @@ impl Committer {
         let mut first = true;
         while let Some(submission) = self.queue.front() {
             let fits = bytes.len() + submission.encoded_length() <= limit;
-            let may_be_longer = first && (bytes.len() + submission.encoded_length()) as u64 <= self.room(at);
+            let may_be_longer =
+                first && (bytes.len() + submission.encoded_length()) as u64 <= self.room(at);
             if !fits && !may_be_longer {
                 break;
             }
             first = false;
-            locations.extend(submission.records.iter().map(|record| put(record, &mut bytes)));
+            locations.extend(
+                submission
+                    .records
+                    .iter()
+                    .map(|record| put(record, &mut bytes)),
+            );
             submissions.extend(self.queue.pop_front());
         }
         let body = bytes.get(GROUP_HEADER..).unwrap_or_default();
@@ -343,9 +371,21 @@ impl Committer {
         };
         header.encode(self.salt, &mut bytes);
         let whole = in_blocks(bytes.len() as u64, self.layout.block);
-        bytes.resize(usize::try_from(whole).expect("a segment is at most 1 GiB"), 0);
-        let end = Position { generation: at.generation, offset: at.offset + whole };
-        self.in_flight = Some(Group { start: at, end, begin, submissions, locations });
+        bytes.resize(
+            usize::try_from(whole).expect("a segment is at most 1 GiB"),
+            0,
+        );
+        let end = Position {
+            generation: at.generation,
+            offset: at.offset + whole,
+        };
+        self.in_flight = Some(Group {
+            start: at,
+            end,
+            begin,
+            submissions,
+            locations,
+        });
         effects.push(Effect::Write { at, bytes });
     }
 }

@@ -9,9 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
+use super::execute::Executor;
 use super::kernel::{Effect, Input, Kernel, Limits, failures};
 use super::{Inbox, JournalError, Replica};
-use super::execute::Executor;
 
 pub use super::open::Journal;
 use crate::disk::{DiskError, Operation};
@@ -64,17 +64,32 @@ impl ThreadDriver {
     /// # Errors
     /// No thread could be started, or the journal stopped before it was open.
     pub fn start<R: Replica>(journal: Journal<R>) -> Result<Self, JournalError> {
-        let Journal { kernel, executor, inbox, lock, .. } = journal;
+        let Journal {
+            kernel,
+            executor,
+            inbox,
+            lock,
+            ..
+        } = journal;
         let (work, works) = mpsc::channel();
         let (open, opened) = mpsc::channel();
         let beside = {
             let (executor, inbox) = (Arc::clone(&executor), Arc::clone(&inbox));
-            spawn("journal-beside", move || run_beside(&executor, &inbox, &works))?
+            spawn("journal-beside", move || {
+                run_beside(&executor, &inbox, &works)
+            })?
         };
         let journal = spawn("journal", move || {
             // The lock goes when the last write has been done.
             let _lock = lock;
-            Runner { kernel, executor, inbox, work, open }.run();
+            Runner {
+                kernel,
+                executor,
+                inbox,
+                work,
+                open,
+            }
+            .run();
         })?;
         match opened.recv() {
             Ok(result) => result.map(|()| Self { journal, beside }),
@@ -112,7 +127,10 @@ impl<R: Replica> Runner<R> {
                     }
                 }
             }
-            let left = self.kernel.deadline().map(|at| at.saturating_sub(start.elapsed()));
+            let left = self
+                .kernel
+                .deadline()
+                .map(|at| at.saturating_sub(start.elapsed()));
             inputs.extend(self.inbox.wait(left));
             if left.is_some() && inputs.is_empty() {
                 inputs.push_back(Input::Tick);
@@ -122,9 +140,10 @@ impl<R: Replica> Runner<R> {
 
     fn perform(&mut self, effect: Effect) -> Performed {
         match effect {
-            Effect::Write { .. } | Effect::Sync { .. } => {
-                self.executor.execute(effect).map_or(Performed::Done, Performed::Came)
-            }
+            Effect::Write { .. } | Effect::Sync { .. } => self
+                .executor
+                .execute(effect)
+                .map_or(Performed::Done, Performed::Came),
             Effect::Notify(notices) => {
                 notices.into_iter().for_each(super::kernel::Notice::tell);
                 Performed::Done
@@ -141,10 +160,15 @@ impl<R: Replica> Runner<R> {
             Effect::Stopped(error) => {
                 let _ = self.open.send(Err(error.clone()));
                 let rest = self.inbox.stop(&error);
-                failures(rest, &error).into_iter().for_each(super::kernel::Notice::tell);
+                failures(rest, &error)
+                    .into_iter()
+                    .for_each(super::kernel::Notice::tell);
                 Performed::Stopped
             }
-            Effect::Prepare { .. } | Effect::WriteCheckpoint { .. } | Effect::Retire { .. } | Effect::ReadSegment { .. } => {
+            Effect::Prepare { .. }
+            | Effect::WriteCheckpoint { .. }
+            | Effect::Retire { .. }
+            | Effect::ReadSegment { .. } => {
                 // The other thread lives as long as this one holds the sender.
                 let _ = self.work.send(effect);
                 Performed::Done
@@ -167,8 +191,12 @@ fn run_beside(executor: &Executor, inbox: &Inbox, works: &mpsc::Receiver<Effect>
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<thread::JoinHandle<()>, JournalError> {
+fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<thread::JoinHandle<()>, JournalError> {
     let builder = thread::Builder::new().name(name.to_owned());
-    builder.spawn(run).map_err(|error: io::Error| DiskError::of_io(Operation::Open, "a thread", &error).into())
+    builder
+        .spawn(run)
+        .map_err(|error: io::Error| DiskError::of_io(Operation::Open, "a thread", &error).into())
 }
-

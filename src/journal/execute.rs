@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::Bytes;
 use parking_lot::RwLock;
 
+use super::JournalError;
 use super::checkpoint;
 use super::format::{GROUP_HEADER, Location, Position, Record, Salt, encode_segment_header};
 use super::kernel::{Effect, Input, Source};
 use super::recovery::{free_file, segment_file};
 use super::segment::SegmentBytes;
 use super::superblock::Superblock;
-use super::JournalError;
 use crate::disk::{Disk, DiskError, DiskErrorKind, DiskFile, Operation};
 
 /// The open files of all segments that may be read.
@@ -52,9 +52,20 @@ impl SegmentFiles {
 }
 
 impl Executor {
-    pub(crate) fn new(disk: Arc<dyn Disk>, superblock: Superblock, files: SegmentFiles, next_free: u32) -> Self {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        superblock: Superblock,
+        files: SegmentFiles,
+        next_free: u32,
+    ) -> Self {
         let salt = Salt::of(&superblock.uuid);
-        Self { disk, superblock, salt, files, next_free: AtomicU32::new(next_free) }
+        Self {
+            disk,
+            superblock,
+            salt,
+            files,
+            next_free: AtomicU32::new(next_free),
+        }
     }
 
     /// What the store is.
@@ -97,7 +108,9 @@ impl Executor {
             Effect::ReadSegment { generation } => {
                 Input::SegmentRead(generation, self.read_entries(generation))
             }
-            Effect::Notify(_) | Effect::RefuseEntries(_) | Effect::Opened | Effect::Stopped(_) => return None,
+            Effect::Notify(_) | Effect::RefuseEntries(_) | Effect::Opened | Effect::Stopped(_) => {
+                return None;
+            }
         })
     }
 
@@ -116,7 +129,11 @@ impl Executor {
 
     fn prepare(&self, generation: u64, source: Source) -> Result<(), DiskError> {
         let name = segment_file(generation);
-        let mut header = encode_segment_header(generation, &self.superblock.uuid, self.superblock.segment_size);
+        let mut header = encode_segment_header(
+            generation,
+            &self.superblock.uuid,
+            self.superblock.segment_size,
+        );
         header.resize(self.superblock.block as usize, 0);
         if let Source::Segment(older) = source {
             // The name first: of an older generation it would be taken for damage.
@@ -197,7 +214,8 @@ impl Executor {
             self.files.remove(*generation);
             if free.len() < keep {
                 let number = self.next_free.fetch_add(1, Ordering::Relaxed);
-                self.disk.rename(&segment_file(*generation), &free_file(number))?;
+                self.disk
+                    .rename(&segment_file(*generation), &free_file(number))?;
                 free.push(number);
             } else {
                 self.disk.remove(&segment_file(*generation))?;
@@ -224,7 +242,8 @@ impl Executor {
             });
         }
         let records = groups.into_iter().flat_map(|group| group.records);
-        let is_entry = |record: &Record| matches!(record, Record::Entry { .. } | Record::Copied { .. });
+        let is_entry =
+            |record: &Record| matches!(record, Record::Entry { .. } | Record::Copied { .. });
         Ok(records.filter(|(record, _)| is_entry(record)).collect())
     }
 }

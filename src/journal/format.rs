@@ -203,7 +203,16 @@ impl Record {
                 out.put_u64(begin.previous_group);
                 out.put_u8(u8::from(begin.cut));
             }
-            Self::Entry { ledger, entry, payload } | Self::Copied { ledger, entry, payload } => {
+            Self::Entry {
+                ledger,
+                entry,
+                payload,
+            }
+            | Self::Copied {
+                ledger,
+                entry,
+                payload,
+            } => {
                 out.put_u64(*ledger);
                 out.put_u64(*entry);
                 out.extend_from_slice(payload);
@@ -240,7 +249,9 @@ impl Record {
         let length = reader.u32()?;
         let crc = reader.u32()?;
         let whole = usize::try_from(length).map_err(|_| Malformed("record too long"))?;
-        let covered = bytes.get(8..whole).ok_or(Malformed("record ends behind its group"))?;
+        let covered = bytes
+            .get(8..whole)
+            .ok_or(Malformed("record ends behind its group"))?;
         if whole < RECORD_HEADER || salt.crc(covered) != crc {
             return Err(Malformed("checksum of a record"));
         }
@@ -276,12 +287,16 @@ impl Record {
                 ledger: content.u64()?,
                 options: content.rest(),
             },
-            5 => Self::LedgerSealed { ledger: content.u64()? },
+            5 => Self::LedgerSealed {
+                ledger: content.u64()?,
+            },
             6 => Self::LedgerTrimmed {
                 ledger: content.u64()?,
                 first: content.u64()?,
             },
-            7 => Self::LedgerDeleted { ledger: content.u64()? },
+            7 => Self::LedgerDeleted {
+                ledger: content.u64()?,
+            },
             8..=10 => {
                 let table = content.u16()?;
                 let key = content.prefixed()?;
@@ -292,7 +307,9 @@ impl Record {
                 };
                 Self::Change { table, key, change }
             }
-            11 => Self::CheckpointDone { number: content.u64()? },
+            11 => Self::CheckpointDone {
+                number: content.u64()?,
+            },
             _ => return Err(Malformed("record of an unknown type")),
         })
     }
@@ -357,9 +374,13 @@ impl GroupHeader {
         if bytes.get(..4) != Some(GROUP_MAGIC) {
             return Err(Malformed("no group"));
         }
-        let covered = bytes.get(..60).ok_or(Malformed("group ends behind its segment"))?;
+        let covered = bytes
+            .get(..60)
+            .ok_or(Malformed("group ends behind its segment"))?;
         let mut reader = Reader::new(&Bytes::copy_from_slice(
-            bytes.get(4..GROUP_HEADER).ok_or(Malformed("group ends behind its segment"))?,
+            bytes
+                .get(4..GROUP_HEADER)
+                .ok_or(Malformed("group ends behind its segment"))?,
         ));
         let format = reader.u16()?;
         reader.skip(2)?;
@@ -402,7 +423,12 @@ pub fn encode_segment_header(generation: u64, uuid: &[u8; 16], segment_size: u32
 
 /// Whether `bytes` start with the header of this segment.
 #[must_use]
-pub fn is_segment_header(bytes: &[u8], generation: u64, uuid: &[u8; 16], segment_size: u32) -> bool {
+pub fn is_segment_header(
+    bytes: &[u8],
+    generation: u64,
+    uuid: &[u8; 16],
+    segment_size: u32,
+) -> bool {
     bytes.get(..SEGMENT_HEADER) == Some(&encode_segment_header(generation, uuid, segment_size)[..])
 }
 
@@ -427,7 +453,9 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(bytes: &Bytes) -> Self {
-        Self { bytes: bytes.clone() }
+        Self {
+            bytes: bytes.clone(),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -447,7 +475,10 @@ impl Reader {
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let bytes = self.take(N)?;
-        bytes.as_ref().try_into().map_err(|_| Malformed("ends too early"))
+        bytes
+            .as_ref()
+            .try_into()
+            .map_err(|_| Malformed("ends too early"))
     }
 
     pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
@@ -491,19 +522,48 @@ mod tests {
         let bytes = Bytes::from_static;
         vec![
             Record::SegmentStart(SegmentStart {
-                previous_end: Position { generation: 3, offset: 4096 },
+                previous_end: Position {
+                    generation: 3,
+                    offset: 4096,
+                },
                 previous_group: 9,
                 cut: true,
             }),
-            Record::Entry { ledger: 1, entry: 2, payload: bytes(b"hello") },
-            Record::Copied { ledger: 1, entry: 2, payload: bytes(b"") },
-            Record::LedgerCreated { ledger: u64::MAX, options: bytes(b"o") },
+            Record::Entry {
+                ledger: 1,
+                entry: 2,
+                payload: bytes(b"hello"),
+            },
+            Record::Copied {
+                ledger: 1,
+                entry: 2,
+                payload: bytes(b""),
+            },
+            Record::LedgerCreated {
+                ledger: u64::MAX,
+                options: bytes(b"o"),
+            },
             Record::LedgerSealed { ledger: 5 },
-            Record::LedgerTrimmed { ledger: 5, first: 6 },
+            Record::LedgerTrimmed {
+                ledger: 5,
+                first: 6,
+            },
             Record::LedgerDeleted { ledger: 5 },
-            Record::Change { table: 1, key: bytes(b"k"), change: Change::Put(bytes(b"v")) },
-            Record::Change { table: 2, key: bytes(b""), change: Change::Delta(bytes(b"")) },
-            Record::Change { table: 2, key: bytes(b"key"), change: Change::Delete },
+            Record::Change {
+                table: 1,
+                key: bytes(b"k"),
+                change: Change::Put(bytes(b"v")),
+            },
+            Record::Change {
+                table: 2,
+                key: bytes(b""),
+                change: Change::Delta(bytes(b"")),
+            },
+            Record::Change {
+                table: 2,
+                key: bytes(b"key"),
+                change: Change::Delete,
+            },
             Record::CheckpointDone { number: 4 },
         ]
     }
@@ -521,7 +581,11 @@ mod tests {
 
     #[test]
     fn the_bytes_of_an_entry_are_those_of_the_document() {
-        let record = Record::Entry { ledger: 1, entry: 2, payload: Bytes::from_static(b"AB") };
+        let record = Record::Entry {
+            ledger: 1,
+            entry: 2,
+            payload: Bytes::from_static(b"AB"),
+        };
         let mut out = Vec::new();
         let _ = record.encode(salt(), &mut out);
         let mut expected = vec![0, 0, 0, 30, 0, 0, 0, 0, 2, 0, 0, 0];
@@ -548,7 +612,10 @@ mod tests {
         let header = GroupHeader {
             generation: 1,
             number: 2,
-            durable_upto: Position { generation: 3, offset: 4 },
+            durable_upto: Position {
+                generation: 3,
+                offset: 4,
+            },
             body_length: 5,
             records: 6,
             body_crc: 7,

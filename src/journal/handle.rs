@@ -77,7 +77,10 @@ impl Submission {
 
 impl JournalHandle {
     pub(crate) fn new(inbox: Arc<Inbox>, submission_max: usize) -> Self {
-        Self { inbox, submission_max }
+        Self {
+            inbox,
+            submission_max,
+        }
     }
 
     /// The longest submission in bytes, as encoded.
@@ -95,7 +98,10 @@ impl JournalHandle {
     /// When the submission is longer than [`JournalHandle::submission_max`].
     pub fn submit(&self, submission: Submission) -> Result<(), JournalError> {
         let length = submission.encoded_length();
-        assert!(length <= self.submission_max, "whoever submits splits what is too long");
+        assert!(
+            length <= self.submission_max,
+            "whoever submits splits what is too long"
+        );
         let mut waiting = self.inbox.waiting.lock();
         if let Some(error) = &waiting.stopped {
             return Err(error.clone());

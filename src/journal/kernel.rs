@@ -161,16 +161,27 @@ pub struct Kernel<R> {
 enum Checkpointing {
     Idle,
     /// The file is being written.
-    Writing { number: u64, below: u64, live: BTreeSet<u64> },
+    Writing {
+        number: u64,
+        below: u64,
+        live: BTreeSet<u64>,
+    },
     /// The log is to say so.
-    Logging { number: u64, below: u64, live: BTreeSet<u64> },
+    Logging {
+        number: u64,
+        below: u64,
+        live: BTreeSet<u64>,
+    },
 }
 
 #[derive(Debug)]
 enum Copying {
     Idle,
     Reading,
-    Copies { rest: VecDeque<(Record, Location)>, on_their_way: usize },
+    Copies {
+        rest: VecDeque<(Record, Location)>,
+        on_their_way: usize,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,8 +216,19 @@ impl Notice {
 impl<R: Replica> Kernel<R> {
     /// Goes on from what was recovered.
     #[must_use]
-    pub fn new(recovered: Recovered<R>, free: Vec<u32>, layout: Layout, salt: Salt, limits: Limits) -> Self {
-        let Recovered { end, next_group, cut, .. } = recovered;
+    pub fn new(
+        recovered: Recovered<R>,
+        free: Vec<u32>,
+        layout: Layout,
+        salt: Salt,
+        limits: Limits,
+    ) -> Self {
+        let Recovered {
+            end,
+            next_group,
+            cut,
+            ..
+        } = recovered;
         Self {
             committer: Committer::new(layout, salt, end, next_group, cut),
             salt,
@@ -252,7 +274,10 @@ impl<R: Replica> Kernel<R> {
         if self.stopped {
             return None;
         }
-        [self.committer.deadline(), self.retry_at].into_iter().flatten().min()
+        [self.committer.deadline(), self.retry_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Something happened at `now`, counted from any fixed time.
@@ -281,7 +306,12 @@ impl<R: Replica> Kernel<R> {
         effects
     }
 
-    fn take(&mut self, input: Input, now: Duration, commits: &mut Vec<CommitEffect>) -> Result<(), JournalError> {
+    fn take(
+        &mut self,
+        input: Input,
+        now: Duration,
+        commits: &mut Vec<CommitEffect>,
+    ) -> Result<(), JournalError> {
         match input {
             Input::Submitted(submissions) => self.committer.submit(submissions, commits),
             Input::Close => {
@@ -331,17 +361,23 @@ impl<R: Replica> Kernel<R> {
 
     fn durable(&mut self, group: Group, effects: &mut Vec<Effect>) {
         if let Some((record, at)) = &group.begin {
-            self.sealed.extend(self.active.replace(group.start.generation));
+            self.sealed
+                .extend(self.active.replace(group.start.generation));
             self.filled += 1;
             self.replica.apply(record, *at);
         }
-        let records = group.submissions.iter().flat_map(|submission| &submission.records);
+        let records = group
+            .submissions
+            .iter()
+            .flat_map(|submission| &submission.records);
         for (record, at) in records.zip(&group.locations) {
             self.apply(record, *at);
         }
         let notices = group.submissions.into_iter().filter_map(|submission| {
             let result = Ok(submission.upto);
-            submission.completion.map(|completion| Notice { completion, result })
+            submission
+                .completion
+                .map(|completion| Notice { completion, result })
         });
         effects.push(Effect::Notify(notices.collect()));
         if !self.opened {
@@ -365,7 +401,11 @@ impl<R: Replica> Kernel<R> {
     /// Starts what is due.
     fn advance(&mut self, effects: &mut Vec<Effect>) {
         let may_try = self.retry_at.is_none();
-        if !self.preparing && may_try && self.committer.missing_segments() > 0 && self.wants_segments() {
+        if !self.preparing
+            && may_try
+            && self.committer.missing_segments() > 0
+            && self.wants_segments()
+        {
             self.prepare(effects);
         }
         if !self.opened {
@@ -414,7 +454,11 @@ impl<R: Replica> Kernel<R> {
         self.preparing = false;
         match result {
             Ok(()) => self.committer.prepared(generation, commits),
-            Err(error) if error.kind == DiskErrorKind::NoSpace && self.opened && source == Source::New => {
+            Err(error)
+                if error.kind == DiskErrorKind::NoSpace
+                    && source == Source::New
+                    && self.committer.position().is_some() =>
+            {
                 self.retry_at = Some(now + self.limits.space_retry);
                 self.committer.no_space(commits);
             }
@@ -432,13 +476,25 @@ impl<R: Replica> Kernel<R> {
         };
         let number = self.checkpoint + 1;
         let live: BTreeSet<u64> = self.replica.live_segments().into_iter().collect();
-        let needed: Vec<u64> = self.sealed.intersection(&live).copied().filter(|generation| *generation < position.generation).collect();
+        let needed: Vec<u64> = self
+            .sealed
+            .intersection(&live)
+            .copied()
+            .filter(|generation| *generation < position.generation)
+            .collect();
         let mut sections = vec![
             (checkpoint::SEGMENTS, checkpoint::encode_segments(&needed)),
-            (checkpoint::CHANGES, Bytes::from(self.changes.lock().snapshot())),
+            (
+                checkpoint::CHANGES,
+                Bytes::from(self.changes.lock().snapshot()),
+            ),
         ];
         let built = self.replica.snapshot();
-        sections.extend(built.into_iter().map(|(kind, bytes)| (kind, Bytes::from(bytes))));
+        sections.extend(
+            built
+                .into_iter()
+                .map(|(kind, bytes)| (kind, Bytes::from(bytes))),
+        );
         let checkpoint = Checkpoint {
             number,
             position,
@@ -448,8 +504,15 @@ impl<R: Replica> Kernel<R> {
         };
         self.filled = 0;
         self.changed = false;
-        self.checkpointing = Checkpointing::Writing { number, below: position.generation, live };
-        effects.push(Effect::WriteCheckpoint { number, bytes: checkpoint.encode(self.salt) });
+        self.checkpointing = Checkpointing::Writing {
+            number,
+            below: position.generation,
+            live,
+        };
+        effects.push(Effect::WriteCheckpoint {
+            number,
+            bytes: checkpoint.encode(self.salt),
+        });
     }
 
     fn checkpoint_written(
@@ -458,15 +521,31 @@ impl<R: Replica> Kernel<R> {
         now: Duration,
         commits: &mut Vec<CommitEffect>,
     ) -> Result<(), JournalError> {
-        let Checkpointing::Writing { number, below, live } = std::mem::replace(&mut self.checkpointing, Checkpointing::Idle) else {
+        let Checkpointing::Writing {
+            number,
+            below,
+            live,
+        } = std::mem::replace(&mut self.checkpointing, Checkpointing::Idle)
+        else {
             return Ok(());
         };
         match result {
             Ok(()) => {
                 self.checkpoint = number;
-                self.checkpointing = Checkpointing::Logging { number, below, live };
+                self.checkpointing = Checkpointing::Logging {
+                    number,
+                    below,
+                    live,
+                };
                 let records = vec![Record::CheckpointDone { number }];
-                self.committer.submit(vec![Submission { records, upto: 0, completion: None }], commits);
+                self.committer.submit(
+                    vec![Submission {
+                        records,
+                        upto: 0,
+                        completion: None,
+                    }],
+                    commits,
+                );
             }
             Err(error) if error.kind == DiskErrorKind::NoSpace => {
                 self.filled = self.limits.checkpoint_segments;
@@ -480,11 +559,21 @@ impl<R: Replica> Kernel<R> {
 
     /// Segments that neither the checkpoint nor the log behind it needs become free.
     fn checkpoint_durable(&mut self, done: u64) {
-        let Checkpointing::Logging { number, below, live } = std::mem::replace(&mut self.checkpointing, Checkpointing::Idle) else {
+        let Checkpointing::Logging {
+            number,
+            below,
+            live,
+        } = std::mem::replace(&mut self.checkpointing, Checkpointing::Idle)
+        else {
             return;
         };
         debug_assert_eq!(number, done);
-        let dead: Vec<u64> = self.sealed.iter().copied().filter(|generation| *generation < below && !live.contains(generation)).collect();
+        let dead: Vec<u64> = self
+            .sealed
+            .iter()
+            .copied()
+            .filter(|generation| *generation < below && !live.contains(generation))
+            .collect();
         for generation in dead {
             self.sealed.remove(&generation);
             self.set_aside.remove(&generation);
@@ -494,12 +583,19 @@ impl<R: Replica> Kernel<R> {
         self.retry_at = None;
     }
 
-    fn segment_read(&mut self, generation: u64, result: Result<Vec<(Record, Location)>, JournalError>) {
+    fn segment_read(
+        &mut self,
+        generation: u64,
+        result: Result<Vec<(Record, Location)>, JournalError>,
+    ) {
         let Copying::Reading = self.copying else {
             return;
         };
         self.copying = match result {
-            Ok(entries) => Copying::Copies { rest: entries.into(), on_their_way: 0 },
+            Ok(entries) => Copying::Copies {
+                rest: entries.into(),
+                on_their_way: 0,
+            },
             // It stays where it is, so that readers of what is whole are served and others are told.
             Err(_) => Copying::Idle,
         };
@@ -519,7 +615,11 @@ impl<R: Replica> Kernel<R> {
             }
             return;
         }
-        let Copying::Copies { rest, on_their_way: on_their_way @ 0 } = &mut self.copying else {
+        let Copying::Copies {
+            rest,
+            on_their_way: on_their_way @ 0,
+        } = &mut self.copying
+        else {
             return;
         };
         let mut submissions = Vec::new();
@@ -527,12 +627,29 @@ impl<R: Replica> Kernel<R> {
         while bytes < self.limits.copy_bytes
             && let Some((record, at)) = rest.pop_front()
         {
-            if let Record::Entry { ledger, entry, payload } | Record::Copied { ledger, entry, payload } = record
+            if let Record::Entry {
+                ledger,
+                entry,
+                payload,
+            }
+            | Record::Copied {
+                ledger,
+                entry,
+                payload,
+            } = record
                 && self.replica.is_live(ledger, entry, at)
             {
                 bytes += payload.len();
-                let records = vec![Record::Copied { ledger, entry, payload }];
-                submissions.push(Submission { records, upto: 0, completion: None });
+                let records = vec![Record::Copied {
+                    ledger,
+                    entry,
+                    payload,
+                }];
+                submissions.push(Submission {
+                    records,
+                    upto: 0,
+                    completion: None,
+                });
             }
         }
         *on_their_way = submissions.len();
@@ -553,15 +670,22 @@ impl<R: Replica> Kernel<R> {
 
     fn forget_copies(&mut self, refused: &[Submission]) {
         let copies = refused.iter().flat_map(|submission| &submission.records);
-        if copies.into_iter().any(|record| matches!(record, Record::Copied { .. })) {
+        if copies
+            .into_iter()
+            .any(|record| matches!(record, Record::Copied { .. }))
+        {
             self.copying = Copying::Idle;
         }
     }
 
     /// Moves on towards the end, once everything else is done.
     fn close_on(&mut self, effects: &mut Vec<Effect>) {
-        let busy = self.retiring || self.preparing || !self.leftover.is_empty() || matches!(self.copying, Copying::Reading);
-        let at_work = !matches!(self.checkpointing, Checkpointing::Idle) || !self.committer.is_idle();
+        let busy = self.retiring
+            || self.preparing
+            || !self.leftover.is_empty()
+            || matches!(self.copying, Copying::Reading);
+        let at_work =
+            !matches!(self.checkpointing, Checkpointing::Idle) || !self.committer.is_idle();
         if self.closing == Closing::No || busy || at_work {
             return;
         }
@@ -603,6 +727,12 @@ impl<R: Replica> Kernel<R> {
 
 /// Tells that submissions were not written.
 pub(crate) fn failures(submissions: Vec<Submission>, error: &JournalError) -> Vec<Notice> {
-    let told = submissions.into_iter().filter_map(|submission| submission.completion);
-    told.map(|completion| Notice { completion, result: Err(error.clone()) }).collect()
+    let told = submissions
+        .into_iter()
+        .filter_map(|submission| submission.completion);
+    told.map(|completion| Notice {
+        completion,
+        result: Err(error.clone()),
+    })
+    .collect()
 }

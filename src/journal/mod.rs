@@ -12,10 +12,10 @@ pub mod checkpoint;
 pub mod commit;
 pub mod driver;
 pub mod execute;
-mod open;
 pub mod format;
 mod handle;
 pub mod kernel;
+mod open;
 pub mod recovery;
 pub mod segment;
 pub mod superblock;
@@ -25,9 +25,9 @@ use bytes::Bytes;
 use crate::disk::DiskError;
 
 pub use change_log::{ChangeLog, Table};
-pub use format::{Location, Position, Record, Salt};
 pub use driver::{Journal, JournalSettings, ThreadDriver};
 pub use execute::SegmentFiles;
+pub use format::{Location, Position, Record, Salt};
 pub use handle::{Completion, Inbox, JournalHandle, Submission};
 
 /// What is built from the records of the log. It lives with the journal and must not block.

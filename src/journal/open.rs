@@ -36,7 +36,11 @@ impl<R: Replica> Journal<R> {
     ///
     /// # Errors
     /// As `docs/storage-format.md`, "What is refused", has it.
-    pub fn open(disk: Arc<dyn Disk>, settings: &JournalSettings, replica: R) -> Result<Self, JournalError> {
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        settings: &JournalSettings,
+        replica: R,
+    ) -> Result<Self, JournalError> {
         let lock = disk.lock(LOCK)?;
         let superblock = superblock(disk.as_ref(), settings)?;
         let names = disk.list()?;
@@ -53,7 +57,13 @@ impl<R: Replica> Journal<R> {
         let files = SegmentFiles::default();
         let mut recovery = Recovery::start(superblock.clone(), &checkpoints, &listing, replica)?;
         for generation in &listing.segments {
-            read_segment(disk.as_ref(), &superblock, &mut recovery, &files, *generation)?;
+            read_segment(
+                disk.as_ref(),
+                &superblock,
+                &mut recovery,
+                &files,
+                *generation,
+            )?;
         }
         let recovered = recovery.finish(&listing)?;
         rewrite(&recovered, &files)?;
@@ -71,7 +81,14 @@ impl<R: Replica> Journal<R> {
         let inbox = Arc::new(Inbox::default());
         let handle = JournalHandle::new(Arc::clone(&inbox), Committer::submission_max(layout));
         let executor = Arc::new(Executor::new(disk, superblock, files, next_free));
-        Ok(Self { kernel, executor, inbox, lock, handle, cut })
+        Ok(Self {
+            kernel,
+            executor,
+            inbox,
+            lock,
+            handle,
+            cut,
+        })
     }
 
     /// The way into it.
@@ -129,7 +146,9 @@ fn make(disk: &dyn Disk, settings: &JournalSettings) -> Result<Superblock, Journ
     let mut names = disk.list()?;
     names.retain(|name| ![LOCK, NEW_SUPERBLOCK, "lost+found"].contains(&name.as_str()));
     if let Some(name) = names.first() {
-        return Err(JournalError::Foreign(format!("there is no superblock, but {name}")));
+        return Err(JournalError::Foreign(format!(
+            "there is no superblock, but {name}"
+        )));
     }
     let superblock = Superblock {
         uuid: settings.uuid,
@@ -197,7 +216,11 @@ fn rewrite<R>(recovered: &Recovered<R>, files: &SegmentFiles) -> Result<(), Jour
 }
 
 /// Files that were being made when the power failed are of no use.
-fn drop_unfit(disk: &dyn Disk, superblock: &Superblock, listing: &mut Listing) -> Result<(), JournalError> {
+fn drop_unfit(
+    disk: &dyn Disk,
+    superblock: &Superblock,
+    listing: &mut Listing,
+) -> Result<(), JournalError> {
     let mut unfit = Vec::new();
     for number in &listing.free {
         let length = disk.open(&free_file(*number))?.length()?;

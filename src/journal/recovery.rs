@@ -125,7 +125,8 @@ impl<R: Replica> Recovery<R> {
         let mut needed = BTreeSet::new();
         let mut at_start = (Position::default(), 1, 1, 0);
         if let Some(checkpoint) = newest {
-            let broken = |error: Malformed| damaged(&checkpoint::file_of(checkpoint.number), 0, error.0);
+            let broken =
+                |error: Malformed| damaged(&checkpoint::file_of(checkpoint.number), 0, error.0);
             needed.extend(checkpoint.segments().map_err(broken)?);
             for (kind, bytes) in &checkpoint.sections {
                 match *kind {
@@ -134,13 +135,22 @@ impl<R: Replica> Recovery<R> {
                     kind => replica.restore(kind, bytes).map_err(broken)?,
                 }
             }
-            at_start = (checkpoint.position, checkpoint.next_group, checkpoint.next_generation, checkpoint.number);
+            at_start = (
+                checkpoint.position,
+                checkpoint.next_group,
+                checkpoint.next_generation,
+                checkpoint.number,
+            );
         }
         let (position, next_group, next_generation, loaded) = at_start;
         let own = (loaded > 0).then_some(position.generation);
         for generation in needed.iter().copied().chain(own) {
             if !listing.segments.contains(&generation) {
-                return Err(damaged(&segment_file(generation), 0, "the segment is missing"));
+                return Err(damaged(
+                    &segment_file(generation),
+                    0,
+                    "the segment is missing",
+                ));
             }
         }
         let highest = listing.segments.last().map_or(0, |highest| highest + 1);
@@ -180,19 +190,33 @@ impl<R: Replica> Recovery<R> {
     /// # Errors
     /// It is not the header of this segment.
     pub fn header(&self, generation: u64, bytes: &[u8]) -> Result<(), JournalError> {
-        let Superblock { uuid, segment_size, .. } = &self.superblock;
+        let Superblock {
+            uuid, segment_size, ..
+        } = &self.superblock;
         if is_segment_header(bytes, generation, uuid, *segment_size) {
             return Ok(());
         }
-        Err(damaged(&segment_file(generation), 0, "its header is not that of this segment"))
+        Err(damaged(
+            &segment_file(generation),
+            0,
+            "its header is not that of this segment",
+        ))
     }
 
     /// Whether a segment of the highest generation was being made of an older one that had no groups.
     #[must_use]
     pub fn is_interrupted(&self, generation: u64, bytes: &[u8]) -> bool {
-        let Superblock { uuid, segment_size, .. } = &self.superblock;
-        let older = bytes.get(8..16).and_then(|held| held.try_into().ok()).map(u64::from_be_bytes);
-        self.highest == Some(generation) && older.is_some_and(|older| older < generation && is_segment_header(bytes, older, uuid, *segment_size))
+        let Superblock {
+            uuid, segment_size, ..
+        } = &self.superblock;
+        let older = bytes
+            .get(8..16)
+            .and_then(|held| held.try_into().ok())
+            .map(u64::from_be_bytes);
+        self.highest == Some(generation)
+            && older.is_some_and(|older| {
+                older < generation && is_segment_header(bytes, older, uuid, *segment_size)
+            })
     }
 
     /// A segment that could not become one.
@@ -222,12 +246,20 @@ impl<R: Replica> Recovery<R> {
             return Ok(());
         };
         let Some((Record::SegmentStart(start), _)) = first.records.first() else {
-            return Err(damaged(&segment_file(generation), from, "its first group is not a start"));
+            return Err(damaged(
+                &segment_file(generation),
+                from,
+                "its first group is not a start",
+            ));
         };
         self.link(generation, start)?;
         let groups = segment.groups(from, Some(first.header.number));
         if first.header.number != self.last_group + 1 {
-            return Err(damaged(&segment_file(generation), from, "its number does not follow"));
+            return Err(damaged(
+                &segment_file(generation),
+                from,
+                "its number does not follow",
+            ));
         }
         self.take(generation, segment, from, groups);
         Ok(())
@@ -277,8 +309,15 @@ impl<R: Replica> Recovery<R> {
         let tail = self.tail.as_ref()?;
         let first = self.pending.last()?;
         let known = first.header.durable_upto;
-        let start = if known.generation == self.end.generation { known.offset } else { first.start };
-        let at = Position { generation: self.end.generation, offset: start };
+        let start = if known.generation == self.end.generation {
+            known.offset
+        } else {
+            first.start
+        };
+        let at = Position {
+            generation: self.end.generation,
+            offset: start,
+        };
         Some((at, tail.bytes.range(start, self.end.offset)))
     }
 
@@ -286,8 +325,16 @@ impl<R: Replica> Recovery<R> {
     fn link(&mut self, generation: u64, start: &SegmentStart) -> Result<(), JournalError> {
         if start.previous_end.generation != self.end.generation {
             let missing = start.previous_end.generation;
-            let file = if missing > self.end.generation { missing } else { generation };
-            return Err(damaged(&segment_file(file), 0, "a segment of the log is missing or has lost all its groups"));
+            let file = if missing > self.end.generation {
+                missing
+            } else {
+                generation
+            };
+            return Err(damaged(
+                &segment_file(file),
+                0,
+                "a segment of the log is missing or has lost all its groups",
+            ));
         }
         if start.previous_group > self.last_group || start.previous_end > self.end {
             let bad = self.end.offset;
@@ -296,10 +343,15 @@ impl<R: Replica> Recovery<R> {
                     let before = start.previous_end.generation;
                     self.damaged_group(before, &tail.bytes, bad, bad)
                 }
-                None => damaged(&segment_file(start.previous_end.generation), bad, "groups are missing"),
+                None => damaged(
+                    &segment_file(start.previous_end.generation),
+                    bad,
+                    "groups are missing",
+                ),
             });
         }
-        self.pending.retain(|group| group.header.number <= start.previous_group);
+        self.pending
+            .retain(|group| group.header.number <= start.previous_group);
         if start.previous_group < self.last_group {
             self.last_group = start.previous_group;
             self.end = start.previous_end;
@@ -312,7 +364,10 @@ impl<R: Replica> Recovery<R> {
         if let Some(last) = groups.last() {
             self.last_group = last.header.number;
         }
-        self.end = Position { generation, offset: end };
+        self.end = Position {
+            generation,
+            offset: end,
+        };
         self.tail = Some(Tail { bytes, bad: end });
         self.pending = groups;
         self.with_groups.insert(generation);
@@ -322,10 +377,16 @@ impl<R: Replica> Recovery<R> {
         for group in std::mem::take(&mut self.pending) {
             for (record, at) in &group.records {
                 match record {
-                    Record::Change { table, key, change } => self.changes.apply(*table, key, change),
+                    Record::Change { table, key, change } => {
+                        self.changes.apply(*table, key, change)
+                    }
                     Record::CheckpointDone { number } if *number > self.loaded => {
                         let file = checkpoint::file_of(*number);
-                        return Err(damaged(&file, 0, "the checkpoint was durable and does not verify"));
+                        return Err(damaged(
+                            &file,
+                            0,
+                            "the checkpoint was durable and does not verify",
+                        ));
                     }
                     _ => {}
                 }
@@ -335,12 +396,22 @@ impl<R: Replica> Recovery<R> {
         Ok(())
     }
 
-    fn damaged_group(&self, generation: u64, segment: &SegmentBytes, bad: u64, shown_by: u64) -> JournalError {
+    fn damaged_group(
+        &self,
+        generation: u64,
+        segment: &SegmentBytes,
+        bad: u64,
+        shown_by: u64,
+    ) -> JournalError {
         let what = match segment.group(bad, None) {
             Err(error) => error.0,
             Ok(_) => "a group does not follow the one before",
         };
-        let proof = if shown_by == bad { String::new() } else { format!(", and the group at {shown_by} shows that it was synced") };
+        let proof = if shown_by == bad {
+            String::new()
+        } else {
+            format!(", and the group at {shown_by} shows that it was synced")
+        };
         JournalError::Damaged {
             file: segment_file(generation),
             offset: bad,

@@ -33,7 +33,12 @@ impl SegmentBytes {
     /// All bytes of the segment with its header.
     #[must_use]
     pub fn new(bytes: Bytes, generation: u64, salt: Salt, block: u32) -> Self {
-        Self { bytes, generation, salt, block }
+        Self {
+            bytes,
+            generation,
+            salt,
+            block,
+        }
     }
 
     /// The group at `start`, if it verifies and has this number; any number when `None`.
@@ -52,7 +57,14 @@ impl SegmentBytes {
         while !rest.is_empty() {
             let (record, length) = Record::decode(salt, &rest)?;
             let place = u32::try_from(offset).map_err(|_| Malformed("segment too long"))?;
-            records.push((record, Location { generation: self.generation, offset: place, length }));
+            records.push((
+                record,
+                Location {
+                    generation: self.generation,
+                    offset: place,
+                    length,
+                },
+            ));
             offset += u64::from(length);
             let length = usize::try_from(length).map_err(|_| Malformed("record too long"))?;
             rest = rest.slice(length..);
@@ -61,7 +73,12 @@ impl SegmentBytes {
             return Err(Malformed("number of records of a group"));
         }
         let end = in_blocks(offset, self.block);
-        Ok(ScannedGroup { header, start, end, records })
+        Ok(ScannedGroup {
+            header,
+            start,
+            end,
+            records,
+        })
     }
 
     /// All groups from `start` on that follow each other, the first with this number.
@@ -80,7 +97,10 @@ impl SegmentBytes {
     #[must_use]
     pub fn evidence_behind(&self, bad: u64, number: u64) -> Option<(u64, GroupHeader)> {
         let block = u64::from(self.block);
-        let bad_position = Position { generation: self.generation, offset: bad };
+        let bad_position = Position {
+            generation: self.generation,
+            offset: bad,
+        };
         let mut start = bad + block;
         while start < self.bytes.len() as u64 {
             if let Ok((header, _)) = self.verified(start)
@@ -99,7 +119,9 @@ impl SegmentBytes {
     pub fn ledgers_at(&self, start: u64) -> Vec<u64> {
         const LEDGERS_MAX: usize = 64;
         let mut ledgers = Vec::new();
-        let mut at = usize::try_from(start).unwrap_or(usize::MAX).saturating_add(GROUP_HEADER);
+        let mut at = usize::try_from(start)
+            .unwrap_or(usize::MAX)
+            .saturating_add(GROUP_HEADER);
         while ledgers.len() < LEDGERS_MAX
             && let Some(head) = self.bytes.get(at..at.saturating_add(ENTRY_HEADER))
         {
@@ -122,7 +144,11 @@ impl SegmentBytes {
     /// Bytes as they were read.
     #[must_use]
     pub fn range(&self, start: u64, end: u64) -> Bytes {
-        let bound = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(self.bytes.len());
+        let bound = |at: u64| {
+            usize::try_from(at)
+                .unwrap_or(usize::MAX)
+                .min(self.bytes.len())
+        };
         self.bytes.slice(bound(start)..bound(end).max(bound(start)))
     }
 
@@ -134,7 +160,8 @@ impl SegmentBytes {
         if header.generation != self.generation {
             return Err(Malformed("group of another generation"));
         }
-        let length = usize::try_from(header.body_length).map_err(|_| Malformed("group too long"))?;
+        let length =
+            usize::try_from(header.body_length).map_err(|_| Malformed("group too long"))?;
         let from = at + GROUP_HEADER;
         if length > self.bytes.len() - from {
             return Err(Malformed("group ends behind its segment"));

@@ -71,8 +71,12 @@ impl Superblock {
             what: what.to_owned(),
             ledgers: Vec::new(),
         };
-        let covered = bytes.get(..CRC_AT).ok_or_else(|| damaged("it is too short"))?;
-        let crc = bytes.get(CRC_AT..LENGTH).ok_or_else(|| damaged("it is too short"))?;
+        let covered = bytes
+            .get(..CRC_AT)
+            .ok_or_else(|| damaged("it is too short"))?;
+        let crc = bytes
+            .get(CRC_AT..LENGTH)
+            .ok_or_else(|| damaged("it is too short"))?;
         if crc32c::crc32c(covered).to_be_bytes() != crc {
             return Err(damaged("its checksum is wrong"));
         }
@@ -82,14 +86,18 @@ impl Superblock {
 
     fn fields(reader: &mut Reader) -> Result<Result<Self, JournalError>, super::format::Malformed> {
         if reader.take(8)?.as_ref() != MAGIC {
-            return Ok(Err(JournalError::Foreign("its superblock is another's".to_owned())));
+            return Ok(Err(JournalError::Foreign(
+                "its superblock is another's".to_owned(),
+            )));
         }
         let format = reader.u32()?;
         let min_reader_format = reader.u32()?;
         let features = reader.u64()?;
         reader.skip(8)?;
         if min_reader_format > FORMAT {
-            let what = format!("format {format}, to be read by format {min_reader_format} and above; this is {FORMAT}");
+            let what = format!(
+                "format {format}, to be read by format {min_reader_format} and above; this is {FORMAT}"
+            );
             return Ok(Err(JournalError::TooNew(what)));
         }
         if features & !FEATURES != 0 {
@@ -103,7 +111,13 @@ impl Superblock {
         let created = reader.u64()?;
         let length = usize::from(reader.u16()?);
         let cluster = String::from_utf8_lossy(&reader.take(length)?).into_owned();
-        let superblock = Self { uuid, block, segment_size, created, cluster };
+        let superblock = Self {
+            uuid,
+            block,
+            segment_size,
+            created,
+            cluster,
+        };
         Ok(superblock.check().map(|()| superblock))
     }
 
@@ -120,7 +134,10 @@ impl Superblock {
         Err(JournalError::Damaged {
             file: FILE.to_owned(),
             offset: 48,
-            what: format!("block {} and segment size {} are not allowed", self.block, self.segment_size),
+            what: format!(
+                "block {} and segment size {} are not allowed",
+                self.block, self.segment_size
+            ),
             ledgers: Vec::new(),
         })
     }
@@ -177,8 +194,19 @@ mod tests {
 
     #[test]
     fn sizes_that_make_no_sense_are_refused() {
-        for (block, segment_size) in [(0, 1 << 20), (100, 1 << 20), (4096, (1 << 20) + 1), (512, 512), (4096, 1 << 31)] {
-            let bytes = Superblock { block, segment_size, ..superblock() }.encode();
+        for (block, segment_size) in [
+            (0, 1 << 20),
+            (100, 1 << 20),
+            (4096, (1 << 20) + 1),
+            (512, 512),
+            (4096, 1 << 31),
+        ] {
+            let bytes = Superblock {
+                block,
+                segment_size,
+                ..superblock()
+            }
+            .encode();
             Superblock::decode(&bytes).expect_err("sizes");
         }
     }

@@ -57,7 +57,13 @@ impl Replica for Held {
     fn snapshot(&self) -> Vec<(u32, Vec<u8>)> {
         let mut out = Vec::new();
         for ((ledger, entry), at) in self.state.lock().iter() {
-            for number in [*ledger, *entry, at.generation, u64::from(at.offset), u64::from(at.length)] {
+            for number in [
+                *ledger,
+                *entry,
+                at.generation,
+                u64::from(at.offset),
+                u64::from(at.length),
+            ] {
                 out.extend(number.to_be_bytes());
             }
         }
@@ -71,7 +77,14 @@ impl Replica for Held {
             let generation = reader.u64()?;
             let offset = u32::try_from(reader.u64()?).map_err(|_| Malformed("offset"))?;
             let length = u32::try_from(reader.u64()?).map_err(|_| Malformed("length"))?;
-            self.state.lock().insert(key, Location { generation, offset, length });
+            self.state.lock().insert(
+                key,
+                Location {
+                    generation,
+                    offset,
+                    length,
+                },
+            );
         }
         Ok(())
     }
@@ -86,8 +99,17 @@ impl Replica for Held {
     }
 
     fn worth_copying(&self, sealed: &[u64]) -> Option<u64> {
-        let live = self.live_segments();
-        sealed.iter().copied().find(|generation| live.contains(generation) && sealed.len() > 4)
+        let state = self.state.lock();
+        let live = |generation: u64| {
+            state
+                .values()
+                .filter(|at| at.generation == generation)
+                .count()
+        };
+        sealed
+            .iter()
+            .copied()
+            .find(|generation| (1..8).contains(&live(*generation)))
     }
 }
 
@@ -104,13 +126,18 @@ impl Completion for Told {
 impl Opened {
     fn submit(&self, record: Record, upto: u64, told: &Arc<Told>) -> Result<(), JournalError> {
         let completion = Some(Arc::clone(told) as Arc<dyn Completion>);
-        self.handle.submit(Submission { records: vec![record], upto, completion })
+        self.handle.submit(Submission {
+            records: vec![record],
+            upto,
+            completion,
+        })
     }
 
     /// Submits one and waits for what becomes of it.
     async fn write(&self, record: Record) -> Result<(), String> {
         let told = Arc::new(Told::default());
-        self.submit(record, 0, &told).map_err(|error| error.to_string())?;
+        self.submit(record, 0, &told)
+            .map_err(|error| error.to_string())?;
         loop {
             if let Some(error) = told.failed.lock().first() {
                 return Err(error.clone());
@@ -131,11 +158,27 @@ impl Opened {
     fn read(&self, ledger: u64, entry: u64) -> Option<Bytes> {
         let at = *self.held.state.lock().get(&(ledger, entry))?;
         let mut bytes = vec![0; at.length as usize];
-        let file = self.files.file(at.generation).expect("segment of a live entry");
-        file.read_at(u64::from(at.offset), &mut bytes).expect("read");
+        let file = self
+            .files
+            .file(at.generation)
+            .expect("segment of a live entry");
+        file.read_at(u64::from(at.offset), &mut bytes)
+            .expect("read");
         let salt = self.salt.for_generation(at.generation);
         match Record::decode(salt, &Bytes::from(bytes)).expect("record") {
-            (Record::Entry { ledger: l, entry: e, payload } | Record::Copied { ledger: l, entry: e, payload }, _) => {
+            (
+                Record::Entry {
+                    ledger: l,
+                    entry: e,
+                    payload,
+                }
+                | Record::Copied {
+                    ledger: l,
+                    entry: e,
+                    payload,
+                },
+                _,
+            ) => {
                 assert_eq!((l, e), (ledger, entry));
                 Some(payload)
             }
@@ -149,7 +192,10 @@ fn settings() -> JournalSettings {
         block: 512,
         segment_size: 32 << 10,
         group_max: 8 << 10,
-        limits: Limits { free_files: 2, ..Limits::default() },
+        limits: Limits {
+            free_files: 2,
+            ..Limits::default()
+        },
         ..JournalSettings::new("test", [5; 16], 1_800_000_000)
     }
 }
@@ -161,7 +207,14 @@ async fn try_open(disk: &SimDisk) -> Result<Opened, JournalError> {
     let (driver, opened) = SimDriver::new(journal, 1, Latency::default());
     let end = tokio::task::spawn_local(driver.run());
     opened.await.map_err(|_| JournalError::Closed)??;
-    Ok(Opened { handle, held, changes, files, salt, end })
+    Ok(Opened {
+        handle,
+        held,
+        changes,
+        files,
+        salt,
+        end,
+    })
 }
 
 async fn open(disk: &SimDisk) -> Opened {
@@ -170,7 +223,11 @@ async fn open(disk: &SimDisk) -> Opened {
 
 fn entry(ledger: u64, entry: u64, length: usize) -> Record {
     let payload = Bytes::from(vec![u8::try_from(entry % 251).expect("small"); length]);
-    Record::Entry { ledger, entry, payload }
+    Record::Entry {
+        ledger,
+        entry,
+        payload,
+    }
 }
 
 fn put(key: &'static str, value: &'static str) -> Record {
@@ -195,9 +252,17 @@ fn run(test: impl Future<Output = ()>) {
 fn active_segment(disk: &SimDisk) -> String {
     let names = disk.list().expect("list");
     let with_groups = |name: &&String| {
-        name.starts_with("segment-") && disk.content(name).is_some_and(|content| content[512..516] == *b"PGGR")
+        // Groups of an older use of the file do not count.
+        let used =
+            |content: Vec<u8>| content[512..516] == *b"PGGR" && content[8..16] == content[520..528];
+        name.starts_with("segment-") && disk.content(name).is_some_and(used)
     };
-    names.iter().filter(with_groups).next_back().expect("a segment").clone()
+    names
+        .iter()
+        .filter(with_groups)
+        .next_back()
+        .expect("a segment")
+        .clone()
 }
 
 #[test]
@@ -216,7 +281,10 @@ fn what_was_durable_is_there_after_an_end_in_order_and_after_a_kill() {
             let journal = open(&disk).await;
             assert_eq!(*journal.held.state.lock(), before);
             let value = journal.changes.lock().value(Table::Metadata, b"k").cloned();
-            assert_eq!(value.and_then(|value| value.base), Some(Bytes::from_static(b"v")));
+            assert_eq!(
+                value.and_then(|value| value.base),
+                Some(Bytes::from_static(b"v"))
+            );
             assert_eq!(journal.read(1, 49), Some(Bytes::from(vec![49; 700])));
             journal.close().await;
         }
@@ -231,11 +299,17 @@ fn completions_come_in_order_and_groups_gather_what_waits() {
         let told = Arc::new(Told::default());
         let before = disk.calls();
         for number in 0..100 {
-            journal.submit(entry(1, number, 50), number, &told).expect("queued");
+            journal
+                .submit(entry(1, number, 50), number, &told)
+                .expect("queued");
         }
         journal.write(put("k", "v")).await.expect("written");
         assert_eq!(*told.durable.lock(), (0..100).collect::<Vec<_>>());
-        assert!(disk.calls() - before < 20, "{} calls", disk.calls() - before);
+        assert!(
+            disk.calls() - before < 20,
+            "{} calls",
+            disk.calls() - before
+        );
         journal.close().await;
     });
 }
@@ -247,7 +321,10 @@ fn segments_come_back_when_nothing_needs_them() {
         let journal = open(&disk).await;
         for ledger in 0..200 {
             for number in 0..10 {
-                journal.write(entry(ledger, number, 1000)).await.expect("written");
+                journal
+                    .write(entry(ledger, number, 1000))
+                    .await
+                    .expect("written");
             }
             if ledger >= 3 {
                 let old = Record::LedgerDeleted { ledger: ledger - 3 };
@@ -255,7 +332,11 @@ fn segments_come_back_when_nothing_needs_them() {
             }
         }
         // 2 MB went through; 30 entries of 1 KB are left.
-        assert!(disk.used() < 16 * (32 << 10), "{} bytes in use", disk.used());
+        assert!(
+            disk.used() < 16 * (32 << 10),
+            "{} bytes in use",
+            disk.used()
+        );
         for number in 0..10 {
             assert!(journal.read(199, number).is_some());
         }
@@ -270,18 +351,37 @@ fn gc_copies_what_is_left_and_frees_the_rest() {
         let journal = open(&disk).await;
         for number in 0..600 {
             // One in thirty stays.
-            let ledger = if number % 30 == 0 { 7 } else { 1000 + number / 30 };
-            journal.write(entry(ledger, number, 1000)).await.expect("written");
+            let ledger = if number % 30 == 0 {
+                7
+            } else {
+                1000 + number / 30
+            };
+            journal
+                .write(entry(ledger, number, 1000))
+                .await
+                .expect("written");
             if number % 30 == 29 {
-                journal.write(Record::LedgerDeleted { ledger: 1000 + number / 30 }).await.expect("written");
+                journal
+                    .write(Record::LedgerDeleted {
+                        ledger: 1000 + number / 30,
+                    })
+                    .await
+                    .expect("written");
             }
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert!(disk.used() < 14 * (32 << 10), "{} bytes in use", disk.used());
+        assert!(
+            disk.used() < 14 * (32 << 10),
+            "{} bytes in use",
+            disk.used()
+        );
         let check = |journal: &Opened| {
             for number in (0..600).step_by(30) {
                 let payload = journal.read(7, number).expect("kept");
-                assert_eq!(payload, vec![u8::try_from(number % 251).expect("small"); 1000]);
+                assert_eq!(
+                    payload,
+                    vec![u8::try_from(number % 251).expect("small"); 1000]
+                );
             }
         };
         check(&journal);
@@ -300,7 +400,10 @@ fn a_failed_sync_stops_the_journal_and_nothing_is_tried_again() {
         let segment = active_segment(&disk);
         disk.fail_syncs_of(&segment);
         let calls = disk.calls();
-        let error = journal.write(entry(1, 1, 10)).await.expect_err("sync failed");
+        let error = journal
+            .write(entry(1, 1, 10))
+            .await
+            .expect_err("sync failed");
         assert!(error.contains(&segment), "{error}");
         let error = journal.write(entry(1, 2, 10)).await.expect_err("stopped");
         assert!(error.contains(&segment), "{error}");
@@ -328,10 +431,16 @@ fn entries_are_refused_on_a_full_disk_and_changes_are_not_and_space_coming_back_
         for _ in 0..20 {
             journal.write(put("k", "v")).await.expect("changes go on");
         }
-        journal.write(entry(2, 0, 1000)).await.expect_err("still full");
+        journal
+            .write(entry(2, 0, 1000))
+            .await
+            .expect_err("still full");
         disk.limit_space(None);
         tokio::time::sleep(Duration::from_secs(3)).await;
-        journal.write(entry(3, 0, 1000)).await.expect("space is back");
+        journal
+            .write(entry(3, 0, 1000))
+            .await
+            .expect("space is back");
         let before = journal.held.state.lock().clone();
         journal.close().await;
         assert_eq!(*open(&disk).await.held.state.lock(), before);
@@ -344,16 +453,25 @@ fn deleting_on_a_full_disk_makes_space() {
         let disk = SimDisk::new(1);
         let journal = open(&disk).await;
         for number in 0..100 {
-            journal.write(entry(1, number, 1000)).await.expect("written");
+            journal
+                .write(entry(1, number, 1000))
+                .await
+                .expect("written");
         }
         disk.limit_space(Some(disk.used()));
         let mut number = 0;
         while journal.write(entry(2, number, 1000)).await.is_ok() {
             number += 1;
         }
-        journal.write(Record::LedgerDeleted { ledger: 1 }).await.expect("deletes go on");
+        journal
+            .write(Record::LedgerDeleted { ledger: 1 })
+            .await
+            .expect("deletes go on");
         tokio::time::sleep(Duration::from_secs(5)).await;
-        journal.write(entry(3, 0, 1000)).await.expect("space of the deleted ledger");
+        journal
+            .write(entry(3, 0, 1000))
+            .await
+            .expect("space of the deleted ledger");
         journal.close().await;
     });
 }
@@ -372,9 +490,13 @@ fn a_store_on_a_disk_that_is_still_full_opens_after_a_kill() {
         let again = open(&killed).await;
         assert_eq!(again.held.state.lock().len() as u64, number);
         again.write(put("k", "v")).await.expect("changes go on");
-        // And once more, as what made it possible was used up.
+        // What made it possible is used up now.
         let killed = killed.after_kill();
-        open(&killed).await;
+        let error = try_open(&killed).await.err().expect("full");
+        assert!(error.to_string().contains("no space"), "{error}");
+        killed.limit_space(None);
+        let killed = killed.after_kill();
+        assert_eq!(open(&killed).await.held.state.lock().len() as u64, number);
     });
 }
 
@@ -384,13 +506,22 @@ fn damage_in_what_was_synced_is_refused_by_name() {
         let disk = SimDisk::new(1);
         let journal = open(&disk).await;
         for number in 0..5 {
-            journal.write(entry(77, number, 700)).await.expect("written");
+            journal
+                .write(entry(77, number, 700))
+                .await
+                .expect("written");
         }
         let segment = active_segment(&disk);
         let killed = disk.after_kill();
         // The second entry, behind the group that begins the segment.
         killed.flip(&segment, 512 * 5 + 20, 1);
-        let Err(JournalError::Damaged { file, offset, ledgers, .. }) = try_open(&killed).await else {
+        let Err(JournalError::Damaged {
+            file,
+            offset,
+            ledgers,
+            ..
+        }) = try_open(&killed).await
+        else {
             panic!("opened");
         };
         assert_eq!((file, offset), (segment, 512 * 4));
@@ -452,8 +583,13 @@ fn others_directories_clusters_and_versions_are_refused_and_nothing_is_changed()
         let disk = SimDisk::new(1);
         open(&disk).await.close().await;
         let calls = disk.calls();
-        let other = JournalSettings { cluster: "other".to_owned(), ..settings() };
-        let error = Journal::open(Arc::new(disk.clone()), &other, Held::default()).err().expect("other");
+        let other = JournalSettings {
+            cluster: "other".to_owned(),
+            ..settings()
+        };
+        let error = Journal::open(Arc::new(disk.clone()), &other, Held::default())
+            .err()
+            .expect("other");
         assert!(error.to_string().contains("\"test\""), "{error}");
         assert_eq!(disk.calls(), calls);
     });
@@ -465,21 +601,29 @@ fn a_missing_segment_and_a_damaged_checkpoint_are_refused() {
         let disk = SimDisk::new(1);
         let journal = open(&disk).await;
         for number in 0..200 {
-            journal.write(entry(1, number, 1000)).await.expect("written");
+            journal
+                .write(entry(1, number, 1000))
+                .await
+                .expect("written");
         }
         tokio::time::sleep(Duration::from_secs(2)).await;
         let killed = disk.after_kill();
         for name in killed.list().expect("list") {
             let disk = killed.fork();
-            let empty = disk.content(&name).is_none_or(|content| content.get(512..516) != Some(b"PGGR"));
-            if name.starts_with("segment-") && !empty {
+            let used = disk.content(&name).is_some_and(|content| {
+                content[512..516] == *b"PGGR" && content[8..16] == content[520..528]
+            });
+            if name.starts_with("segment-") && used {
                 disk.remove(&name).expect("remove");
-                try_open(&disk).await.err().unwrap_or_else(|| panic!("{name} was not missed"));
+                try_open(&disk)
+                    .await
+                    .err()
+                    .unwrap_or_else(|| panic!("{name} was not missed"));
             }
         }
-        let newest = ["checkpoint-0", "checkpoint-1"].into_iter().max_by_key(|name| {
-            killed.content(name).map(|content| content[8..16].to_vec())
-        });
+        let newest = ["checkpoint-0", "checkpoint-1"]
+            .into_iter()
+            .max_by_key(|name| killed.content(name).map(|content| content[8..16].to_vec()));
         killed.flip(newest.expect("checkpoint"), 4096 + 3, 2);
         let error = try_open(&killed).await.err().expect("damaged");
         assert!(matches!(error, JournalError::Damaged { .. }), "{error}");
@@ -513,8 +657,16 @@ fn threads_do_what_the_simulation_does() {
     let disk = Arc::new(crate::disk::RealDisk::open(folder.path()).expect("disk"));
     for round in 0..3_u64 {
         let held = Held::default();
-        let settings = JournalSettings { segment_size: 1 << 20, ..settings() };
-        let journal = Journal::open(Arc::clone(&disk) as Arc<dyn crate::disk::Disk>, &settings, held.clone()).expect("open");
+        let settings = JournalSettings {
+            segment_size: 1 << 20,
+            ..settings()
+        };
+        let journal = Journal::open(
+            Arc::clone(&disk) as Arc<dyn crate::disk::Disk>,
+            &settings,
+            held.clone(),
+        )
+        .expect("open");
         let handle = journal.handle();
         let driver = ThreadDriver::start(journal).expect("start");
         assert_eq!(held.state.lock().len() as u64, round * 3000);
@@ -522,11 +674,20 @@ fn threads_do_what_the_simulation_does() {
         for number in 0..3000 {
             let records = vec![entry(round, number, 300)];
             let completion = Some(Arc::clone(&told) as Arc<dyn Completion>);
-            handle.submit(Submission { records, upto: number, completion }).expect("queued");
+            handle
+                .submit(Submission {
+                    records,
+                    upto: number,
+                    completion,
+                })
+                .expect("queued");
         }
         handle.close();
         driver.join();
         assert_eq!(*told.durable.lock(), (0..3000).collect::<Vec<_>>());
-        assert!(matches!(*handle.stopped().borrow(), Some(JournalError::Closed)));
+        assert!(matches!(
+            *handle.stopped().borrow(),
+            Some(JournalError::Closed)
+        ));
     }
 }

@@ -287,7 +287,10 @@ impl SimDisk {
             Some(Fault::NoSpace) => return failure(DiskErrorKind::NoSpace, "no space left"),
             None => {}
         }
-        if state.capacity.is_some_and(|capacity| state.used() + state.growth(change) > capacity) {
+        if state
+            .capacity
+            .is_some_and(|capacity| state.used() + state.growth(change) > capacity)
+        {
             return failure(DiskErrorKind::NoSpace, "no space left");
         }
         state.make(change);
@@ -468,7 +471,11 @@ impl File {
             }
             // Mostly the last one, sometimes one before it.
             let last = versions.len() - 1;
-            let chosen = if random.random_range(0..4) == 0 { random.random_range(0..=last) } else { last };
+            let chosen = if random.random_range(0..4) == 0 {
+                random.random_range(0..=last)
+            } else {
+                last
+            };
             if let Some(version) = versions.get(chosen) {
                 put(&mut durable, *sector, version);
             }
@@ -586,7 +593,10 @@ impl DiskFile for Handle {
             return Err(off(Operation::Read, &self.name));
         }
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let content = state.files.get(&self.id).map_or(&[][..], |file| &file.visible);
+        let content = state
+            .files
+            .get(&self.id)
+            .map_or(&[][..], |file| &file.visible);
         let range = start..start.saturating_add(buffer.len());
         let Some(bytes) = content.get(range) else {
             return Err(DiskError {
@@ -608,7 +618,8 @@ impl DiskFile for Handle {
 
     fn sync(&self) -> Result<(), DiskError> {
         let name = self.name();
-        self.disk.call(Operation::Sync, &Change::Sync(name.clone()), &name)
+        self.disk
+            .call(Operation::Sync, &Change::Sync(name.clone()), &name)
     }
 
     fn allocate(&self, length: u64) -> Result<(), DiskError> {
@@ -736,7 +747,9 @@ mod tests {
         file.sync().expect("sync");
         disk.rename("a", "b").expect("rename");
         let again = SimDisk::new(1);
-        disk.recorded().iter().for_each(|change| again.replay(change));
+        disk.recorded()
+            .iter()
+            .for_each(|change| again.replay(change));
         assert_eq!(again.content("b"), disk.content("b"));
         assert_eq!(again.list().expect("list"), ["b"]);
         for seed in 0..20 {

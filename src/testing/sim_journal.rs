@@ -55,8 +55,18 @@ impl Default for Latency {
 impl<R: Replica> SimDriver<R> {
     /// To be run; the receiver tells when the journal is open.
     #[must_use]
-    pub fn new(journal: Journal<R>, seed: u64, latency: Latency) -> (Self, oneshot::Receiver<Result<(), JournalError>>) {
-        let Journal { kernel, executor, inbox, lock, .. } = journal;
+    pub fn new(
+        journal: Journal<R>,
+        seed: u64,
+        latency: Latency,
+    ) -> (Self, oneshot::Receiver<Result<(), JournalError>>) {
+        let Journal {
+            kernel,
+            executor,
+            inbox,
+            lock,
+            ..
+        } = journal;
         let (opened, receiver) = oneshot::channel();
         let driver = Self {
             kernel,
@@ -127,7 +137,11 @@ impl<R: Replica> SimDriver<R> {
     }
 
     fn draw(&mut self) -> Duration {
-        let Latency { usual, stall_one_in, stall } = self.latency;
+        let Latency {
+            usual,
+            stall_one_in,
+            stall,
+        } = self.latency;
         if stall_one_in > 0 && self.random.random_range(0..stall_one_in) == 0 {
             return stall;
         }
@@ -141,6 +155,8 @@ impl<R: Replica> SimDriver<R> {
         let later = self.pending.partition_point(|(due, _)| *due <= now);
         let rest = self.pending.split_off(later);
         let due = std::mem::replace(&mut self.pending, rest);
-        due.into_iter().filter_map(|(_, effect)| self.executor.execute(effect)).collect()
+        due.into_iter()
+            .filter_map(|(_, effect)| self.executor.execute(effect))
+            .collect()
     }
 }
