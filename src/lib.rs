@@ -10,6 +10,7 @@
 //! - [`net`]: sockets: listener, frame reader, outbound lanes.
 //! - [`http`]: HTTP server and client.
 //! - [`journal`]: the shared durable log: group commit, segments, recovery.
+//! - [`ledger`]: append-only ledgers and the state of cursors, in memory or in the journal.
 //! - [`auth`]: who somebody is who connects: tokens, certificates, passwords.
 //! - [`client`]: our outgoing Pulsar connection.
 //! - [`gateway`]: the protocol-aware TCP gateway.
@@ -28,6 +29,7 @@ pub mod disk;
 pub mod gateway;
 pub mod http;
 pub mod journal;
+pub mod ledger;
 pub mod naming;
 pub mod net;
 pub mod perf;

@@ -131,6 +131,7 @@ pub struct Limits {
 pub struct Kernel<R> {
     committer: Committer,
     salt: Salt,
+    segment_size: u64,
     limits: Limits,
     changes: SharedChanges,
     replica: R,
@@ -232,6 +233,7 @@ impl<R: Replica> Kernel<R> {
         Self {
             committer: Committer::new(layout, salt, end, next_group, cut),
             salt,
+            segment_size: u64::from(layout.segment_size),
             limits,
             changes: Arc::new(Mutex::new(recovered.changes)),
             replica: recovered.replica,
@@ -609,7 +611,7 @@ impl<R: Replica> Kernel<R> {
         }
         if let Copying::Idle = self.copying {
             let sealed: Vec<u64> = self.sealed.difference(&self.set_aside).copied().collect();
-            if let Some(generation) = self.replica.worth_copying(&sealed) {
+            if let Some(generation) = self.replica.worth_copying(&sealed, self.segment_size) {
                 self.copying = Copying::Reading;
                 effects.push(Effect::ReadSegment { generation });
             }

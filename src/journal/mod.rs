@@ -51,8 +51,8 @@ pub trait Replica: Send + 'static {
     /// Whether the copy of an entry is still worth writing: the ledger has it, and at this place.
     fn is_live(&self, ledger: u64, entry: u64, at: Location) -> bool;
 
-    /// The segment that gc should copy forward, if any; `sealed` are those that may be chosen.
-    fn worth_copying(&self, sealed: &[u64]) -> Option<u64>;
+    /// The segment that gc should copy forward, if any; `sealed` are those that may be chosen, each of `segment_size` bytes.
+    fn worth_copying(&self, sealed: &[u64], segment_size: u64) -> Option<u64>;
 }
 
 /// Why a journal does not work, or does not work any more.

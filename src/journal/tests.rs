@@ -98,7 +98,7 @@ impl Replica for Held {
         self.state.lock().get(&(ledger, entry)) == Some(&at)
     }
 
-    fn worth_copying(&self, sealed: &[u64]) -> Option<u64> {
+    fn worth_copying(&self, sealed: &[u64], _: u64) -> Option<u64> {
         let state = self.state.lock();
         let live = |generation: u64| {
             state
