@@ -150,7 +150,10 @@ impl Committer {
     /// When [`Committer::tick`] has something to do.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
-        self.quiet_since.map(|since| since + QUIET)
+        // While something waits or is on its way there is nothing to do: a deadline in the past would be one at all times.
+        self.quiet_since
+            .filter(|_| self.is_idle())
+            .map(|since| since + QUIET)
     }
 
     /// Records to be written.
@@ -221,7 +224,7 @@ impl Committer {
     /// Time passed.
     pub fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         let quiet = self.deadline().is_some_and(|deadline| deadline <= now);
-        if quiet && self.is_idle() {
+        if quiet {
             self.seal_quiet(effects);
         }
     }
@@ -397,5 +400,126 @@ fn segment_start_length() -> usize {
 fn refuse(submissions: Vec<Submission>, error: &JournalError, effects: &mut Vec<Effect>) {
     if !submissions.is_empty() {
         effects.push(Effect::Refused(submissions, error.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn committer() -> Committer {
+        let layout = Layout {
+            block: 512,
+            segment_size: 16 << 10,
+            group_max: 4096,
+        };
+        Committer::new(layout, Salt::of(&[1; 16]), Position::default(), 1, false)
+    }
+
+    fn entry(length: usize) -> Submission {
+        let record = Record::Entry {
+            ledger: 1,
+            entry: 0,
+            payload: Bytes::from(vec![0; length]),
+        };
+        Submission {
+            records: vec![record],
+            upto: 0,
+            completion: None,
+        }
+    }
+
+    /// Plays the disk; returns where groups were written.
+    fn play(committer: &mut Committer, mut effects: Vec<Effect>, now: Duration) -> Vec<Position> {
+        let mut written = Vec::new();
+        while let Some(effect) = effects.pop() {
+            match effect {
+                Effect::Write { at, bytes } => {
+                    written.push(at);
+                    committer.written(bytes, &mut effects);
+                }
+                Effect::Sync { .. } => committer.synced(now, &mut effects),
+                Effect::Durable(_) | Effect::Refused(..) => {}
+            }
+        }
+        written
+    }
+
+    #[test]
+    fn nothing_is_due_while_something_is_on_its_way() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        play(&mut committer, effects, Duration::ZERO);
+        assert_eq!(committer.deadline(), Some(QUIET));
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(10)], &mut effects);
+        assert_eq!(committer.deadline(), None, "in flight");
+        committer.tick(Duration::from_secs(60), &mut effects);
+        assert_eq!(effects.len(), 1, "one write");
+        play(&mut committer, effects, Duration::from_secs(60));
+        assert_eq!(committer.deadline(), Some(QUIET + Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn nothing_is_due_while_a_segment_is_waited_for() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        for _ in 0..4 {
+            committer.submit(vec![entry(7000)], &mut effects);
+        }
+        play(&mut committer, effects, Duration::ZERO);
+        assert!(!committer.is_idle(), "no segment behind the first");
+        assert_eq!(committer.deadline(), None);
+    }
+
+    #[test]
+    fn entries_leave_the_last_segment_to_what_must_be_written() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
+        play(&mut committer, effects, Duration::ZERO);
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(7000), entry(7000), entry(7000)], &mut effects);
+        let written = play(&mut committer, effects, Duration::ZERO);
+        assert!(written.iter().all(|at| at.generation == 1), "{written:?}");
+        let mut effects = Vec::new();
+        committer.no_space(&mut effects);
+        assert!(
+            matches!(&effects[..], [Effect::Refused(refused, JournalError::NoSpace)] if refused.len() == 1),
+            "{effects:?}"
+        );
+        let mut effects = Vec::new();
+        let trims = |_| Submission {
+            records: vec![Record::LedgerTrimmed {
+                ledger: 1,
+                first: 1,
+            }],
+            upto: 0,
+            completion: None,
+        };
+        committer.submit((0..300).map(trims).collect(), &mut effects);
+        let written = play(&mut committer, effects, Duration::ZERO);
+        assert!(written.iter().any(|at| at.generation == 2), "{written:?}");
+        assert!(committer.is_idle());
+    }
+
+    #[test]
+    fn a_group_names_how_far_the_log_is_synced() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        play(&mut committer, effects, Duration::ZERO);
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(10)], &mut effects);
+        let [Effect::Write { at, bytes }] = &effects[..] else {
+            panic!("{effects:?}")
+        };
+        let header = GroupHeader::decode(Salt::of(&[1; 16]), bytes).expect("header");
+        assert_eq!((header.durable_upto, header.number), (*at, 2));
     }
 }
