@@ -187,7 +187,7 @@ fn a_flipped_bit_is_refused_or_told_and_never_read() {
         let killed = Arc::new(disk.after_kill());
         let mut random = rand::rngs::StdRng::seed_from_u64(seed);
         let names = pulsegate::disk::Disk::list(&disk).expect("list");
-        let (mut refused, mut told, mut unharmed) = (0, 0, 0);
+        let (mut refused, mut told, mut unharmed, mut torn) = (0, 0, 0, 0);
         for _ in 0..400 {
             let disk = killed.fork();
             let name = &names[random.random_range(0..names.len())];
@@ -212,8 +212,12 @@ fn a_flipped_bit_is_refused_or_told_and_never_read() {
                 Ok(opened) => match opened.try_found(&history).await {
                     Ok(found) => {
                         history.check_content(&found, &format!("flip in {name}"));
-                        // The group written last may be a torn tail, and so be cut.
-                        unharmed += usize::from(history.is_complete(&found, calls));
+                        // The group written last may be a torn tail, and so be cut; any other is refused.
+                        if history.is_complete(&found, calls) {
+                            unharmed += 1;
+                        } else {
+                            torn += 1;
+                        }
                     }
                     Err(error) => {
                         assert!(error.to_string().contains("damaged"), "{error}");
@@ -223,8 +227,11 @@ fn a_flipped_bit_is_refused_or_told_and_never_read() {
             }
         }
         println!(
-            "{refused} refused at the start, {told} told by a read, {unharmed} without effect"
+            "{refused} refused at the start, {told} told by a read, {unharmed} without effect, {torn} in a torn tail"
         );
-        assert!(refused > 20 && unharmed > 20, "{refused} {told} {unharmed}");
+        assert!(
+            refused > 20 && told > 20 && unharmed > 20 && torn < 10,
+            "{refused} {told} {unharmed} {torn}"
+        );
     });
 }

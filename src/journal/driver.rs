@@ -64,6 +64,11 @@ impl ThreadDriver {
     /// # Errors
     /// No thread could be started, or the journal stopped before it was open.
     pub fn start<R: Replica>(journal: Journal<R>) -> Result<Self, JournalError> {
+        if journal.was_cut() {
+            tracing::warn!(
+                "the end of the log was torn and has been cut; nothing of it had been confirmed"
+            );
+        }
         let Journal {
             kernel,
             executor,
@@ -71,17 +76,22 @@ impl ThreadDriver {
             lock,
             ..
         } = journal;
+        // The lock goes when both have done their last write.
+        let lock = Arc::new(lock);
         let (work, works) = mpsc::channel();
         let (open, opened) = mpsc::channel();
         let beside = {
             let (executor, inbox) = (Arc::clone(&executor), Arc::clone(&inbox));
+            let lock = Arc::clone(&lock);
             spawn("journal-beside", move || {
-                run_beside(&executor, &inbox, &works)
+                let _lock = lock;
+                run_beside(&executor, &inbox, &works);
             })?
         };
         let journal = spawn("journal", move || {
-            // The lock goes when the last write has been done.
             let _lock = lock;
+            // Also when this thread panics: whoever waits must not do so for ever.
+            let _stop = StopAtEnd(Arc::clone(&inbox));
             Runner {
                 kernel,
                 executor,
@@ -174,6 +184,21 @@ impl<R: Replica> Runner<R> {
                 Performed::Done
             }
         }
+    }
+}
+
+struct StopAtEnd(Arc<Inbox>);
+
+impl Drop for StopAtEnd {
+    fn drop(&mut self) {
+        let closed = JournalError::Closed;
+        if self.0.is_stopped() {
+            return;
+        }
+        let rest = self.0.stop(&closed);
+        failures(rest, &closed)
+            .into_iter()
+            .for_each(super::kernel::Notice::tell);
     }
 }
 

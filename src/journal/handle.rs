@@ -182,6 +182,10 @@ impl Inbox {
         self.waiting.lock().no_space = no_space;
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.waiting.lock().stopped.is_some()
+    }
+
     /// Nothing is taken any more; returns what was waiting.
     pub(crate) fn stop(&self, error: &JournalError) -> Vec<Submission> {
         let mut waiting = self.waiting.lock();

@@ -151,6 +151,8 @@ pub struct Kernel<R> {
     changed: bool,
     retiring: bool,
     copying: Copying,
+    /// Whether something happened since gc last found nothing to do.
+    look_again: bool,
     /// Segments that gc has been through, or cannot read. What is left in them stays there.
     set_aside: BTreeSet<u64>,
     closing: Closing,
@@ -251,6 +253,7 @@ impl<R: Replica> Kernel<R> {
             changed: false,
             retiring: false,
             copying: Copying::Idle,
+            look_again: true,
             set_aside: BTreeSet::new(),
             closing: Closing::No,
             opened: false,
@@ -366,6 +369,7 @@ impl<R: Replica> Kernel<R> {
             self.sealed
                 .extend(self.active.replace(group.start.generation));
             self.filled += 1;
+            self.look_again = true;
             self.replica.apply(record, *at);
         }
         let records = group
@@ -394,6 +398,7 @@ impl<R: Replica> Kernel<R> {
             Record::Change { table, key, change } => self.changes.lock().apply(*table, key, change),
             Record::CheckpointDone { number } => self.checkpoint_durable(*number),
             Record::Copied { .. } => self.copied(),
+            Record::LedgerTrimmed { .. } | Record::LedgerDeleted { .. } => self.look_again = true,
             _ => {}
         }
         self.changed |= !matches!(record, Record::CheckpointDone { .. });
@@ -610,6 +615,9 @@ impl<R: Replica> Kernel<R> {
             return;
         }
         if let Copying::Idle = self.copying {
+            if !std::mem::take(&mut self.look_again) {
+                return;
+            }
             let sealed: Vec<u64> = self.sealed.difference(&self.set_aside).copied().collect();
             if let Some(generation) = self.replica.worth_copying(&sealed, self.segment_size) {
                 self.copying = Copying::Reading;
@@ -657,6 +665,7 @@ impl<R: Replica> Kernel<R> {
         *on_their_way = submissions.len();
         if submissions.is_empty() {
             self.copying = Copying::Idle;
+            self.look_again = true;
             return;
         }
         let mut commits = Vec::new();
