@@ -108,6 +108,7 @@ const DRIVERS: &[&str] = &[
     "src/perf/run.rs",
     "src/telemetry/log_writer.rs",
     "src/telemetry/metrics.rs",
+    "src/testing/sim_journal.rs",
 ];
 const DRIVERS_ONLY: &[&str] = &["Instant", "SystemTime", "RandomState"];
 /// Randomness without a seed that a test can give.

@@ -333,7 +333,7 @@ impl<R: Replica> Kernel<R> {
                 self.committer.synced(now, commits);
             }
             Input::Prepared(generation, source, result) => {
-                self.prepared(generation, source, result, now, commits)?;
+                commits.extend(self.prepared(generation, source, result, now)?);
             }
             Input::CheckpointWritten(result) => self.checkpoint_written(result, now, commits)?,
             Input::Retired(result) => {
@@ -456,22 +456,20 @@ impl<R: Replica> Kernel<R> {
         source: Source,
         result: Result<(), DiskError>,
         now: Duration,
-        commits: &mut Vec<CommitEffect>,
-    ) -> Result<(), JournalError> {
+    ) -> Result<Vec<CommitEffect>, JournalError> {
         self.preparing = false;
+        let mut commits = Vec::new();
+        // The first segment of a run cannot be waited for: nothing would be open.
+        let may_wait = source == Source::New && self.committer.position().is_some();
         match result {
-            Ok(()) => self.committer.prepared(generation, commits),
-            Err(error)
-                if error.kind == DiskErrorKind::NoSpace
-                    && source == Source::New
-                    && self.committer.position().is_some() =>
-            {
+            Ok(()) => self.committer.prepared(generation, &mut commits),
+            Err(error) if error.kind == DiskErrorKind::NoSpace && may_wait => {
                 self.retry_at = Some(now + self.limits.space_retry);
-                self.committer.no_space(commits);
+                self.committer.no_space(&mut commits);
             }
             Err(error) => return Err(error.into()),
         }
-        Ok(())
+        Ok(commits)
     }
 
     fn start_checkpoint(&mut self, effects: &mut Vec<Effect>) {

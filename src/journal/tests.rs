@@ -257,12 +257,7 @@ fn active_segment(disk: &SimDisk) -> String {
             |content: Vec<u8>| content[512..516] == *b"PGGR" && content[8..16] == content[520..528];
         name.starts_with("segment-") && disk.content(name).is_some_and(used)
     };
-    names
-        .iter()
-        .filter(with_groups)
-        .next_back()
-        .expect("a segment")
-        .clone()
+    names.iter().rfind(with_groups).expect("a segment").clone()
 }
 
 #[test]
@@ -587,9 +582,8 @@ fn others_directories_clusters_and_versions_are_refused_and_nothing_is_changed()
             cluster: "other".to_owned(),
             ..settings()
         };
-        let error = Journal::open(Arc::new(disk.clone()), &other, Held::default())
-            .err()
-            .expect("other");
+        let error =
+            Journal::open(Arc::new(disk.clone()), &other, Held::default()).expect_err("other");
         assert!(error.to_string().contains("\"test\""), "{error}");
         assert_eq!(disk.calls(), calls);
     });

@@ -1,5 +1,10 @@
 //! A random workload over ledgers and cursors, what it was told and when, and the comparison with what is found later.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "topics and ledgers are those that the workload made itself"
+)]
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -87,6 +92,8 @@ pub(crate) struct Workload {
     seed: u64,
     operations: usize,
     topics: usize,
+    /// Updates of all cursors, so that each is told from all others.
+    updates: u64,
     random: StdRng,
     history: Rc<RefCell<History>>,
 }
@@ -153,6 +160,7 @@ impl Workload {
             seed,
             operations,
             topics,
+            updates: 0,
             random: StdRng::seed_from_u64(seed),
             history: Rc::new(RefCell::new(history)),
         }
@@ -172,12 +180,12 @@ impl Workload {
             writers.push(Some(self.create(&store, disk).await));
             cursors.push(None);
         }
-        for operation in 0..self.operations {
+        for _ in 0..self.operations {
             let topic = self.random.random_range(0..self.topics);
             match self.random.random_range(0..100) {
                 0..60 => self.append(writers[topic].as_mut()),
                 60..75 => {
-                    self.move_cursor(&store, disk, topic, &mut cursors[topic], operation)
+                    self.move_cursor(&store, disk, topic, &mut cursors[topic])
                         .await
                 }
                 75..85 => self.trim(&store, disk, writers[topic].as_deref()),
@@ -254,7 +262,6 @@ impl Workload {
         disk: &SimDisk,
         number: usize,
         writer: &mut Option<Box<dyn CursorWriter>>,
-        operation: usize,
     ) {
         if writer.is_none() {
             let (_, opened) = store.open_cursor(&cursor_name(number)).await.expect("open");
@@ -270,7 +277,8 @@ impl Workload {
             });
             *writer = Some(opened);
         }
-        let text = Bytes::from(format!("update {operation}"));
+        self.updates += 1;
+        let text = Bytes::from(format!("update {}", self.updates));
         let update = match self.random.random_range(0..4) {
             0 => CursorUpdate::Snapshot(text),
             _ => CursorUpdate::Delta(text),

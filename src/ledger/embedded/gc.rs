@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_emptiest_segment_is_copied_when_space_is_above_its_target() {
-        let usage = usage(&[(1, 60), (2, 10), (3, 60), (4, 60)]);
+        let usage = usage(&[(1, 30), (2, 10), (3, 30), (4, 30)]);
         assert_eq!(usage.worth_copying(&[1, 2, 3, 4], 100), Some(2));
         assert_eq!(usage.worth_copying(&[1, 3, 4], 100), None);
     }
