@@ -6,9 +6,12 @@
 //! - [`protocol`]: the Pulsar wire protocol, sans-IO: frames, commands, message metadata, batches.
 //! - [`config`]: files, environment and flags into typed settings.
 //! - [`telemetry`]: logging and the metric registry.
+//! - [`disk`]: the files of durable storage.
 //! - [`net`]: sockets: listener, frame reader, outbound lanes.
 //! - [`http`]: HTTP server and client.
 //! - [`metadata`]: small shared state in Apache Pulsar's tree: stores, paths, values.
+//! - [`journal`]: the shared durable log: group commit, segments, recovery.
+//! - [`ledger`]: append-only ledgers and the state of cursors, in memory or in the journal.
 //! - [`auth`]: who somebody is who connects: tokens, certificates, passwords.
 //! - [`managed_ledger`]: one log per topic over ledgers: its formats, positions, the state of cursors.
 //! - [`client`]: our outgoing Pulsar connection.
@@ -24,8 +27,11 @@ pub mod auth;
 pub mod cli;
 pub mod client;
 pub mod config;
+pub mod disk;
 pub mod gateway;
 pub mod http;
+pub mod journal;
+pub mod ledger;
 pub mod managed_ledger;
 pub mod metadata;
 pub mod naming;

@@ -4,4 +4,6 @@ pub mod certificates;
 pub mod codec;
 pub mod fuzz;
 pub mod scripted_broker;
+pub mod sim_disk;
+pub mod sim_journal;
 pub mod tls;

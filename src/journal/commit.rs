@@ -1,0 +1,525 @@
+//! Group commit: what waits becomes one group, one write and one sync; meanwhile the next group gathers. Pure.
+//!
+//! There is no timer: a lone record is written at once, and a group is whatever arrived while the one before was synced.
+//! Data may begin a segment only when another stands ready behind it; that one is for what must be written when the disk is full.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::JournalError;
+use super::format::{
+    GROUP_HEADER, GroupHeader, Location, Position, Record, Salt, SegmentStart, in_blocks,
+};
+use super::handle::Submission;
+
+/// Sizes of a journal.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// Groups start at multiples of it.
+    pub block: u32,
+    /// Bytes of a segment.
+    pub segment_size: u32,
+    /// Bytes of a group; a longer submission is a group of its own.
+    pub group_max: usize,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Committer {
+    layout: Layout,
+    salt: Salt,
+    queue: VecDeque<Submission>,
+    /// Where the next group goes; `None`: the next segment is not there yet.
+    active: Option<Position>,
+    /// Prepared segments, oldest first.
+    ready: VecDeque<u64>,
+    next_group: u64,
+    /// The end of the last durable group.
+    end: Position,
+    /// Whether what is behind `end` was cut, until that is written down.
+    cut: bool,
+    in_flight: Option<Group>,
+    mode: Mode,
+    /// Whether entries were refused since there was no space.
+    refusing: bool,
+    /// When the last group became durable, while no empty group follows it.
+    quiet_since: Option<Duration>,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Running,
+    NoSpace,
+    Stopped,
+}
+
+/// A group on its way to the disk.
+#[derive(Debug)]
+pub struct Group {
+    /// Where it starts.
+    pub start: Position,
+    /// Where the next one may start.
+    pub end: Position,
+    /// Its own first record, of a new segment.
+    pub begin: Option<(Record, Location)>,
+    /// What it consists of.
+    pub submissions: Vec<Submission>,
+    /// Places of all records of `submissions`.
+    pub locations: Vec<Location>,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Write, then report with [`Committer::written`].
+    Write {
+        /// Where.
+        at: Position,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// Sync the segment, then report with [`Committer::synced`].
+    Sync {
+        /// Which.
+        generation: u64,
+    },
+    /// The group is durable.
+    Durable(Group),
+    /// These were not written.
+    Refused(Vec<Submission>, JournalError),
+}
+
+/// How long without a group until an empty one shows that the last one was synced.
+pub const QUIET: Duration = Duration::from_secs(1);
+/// How many prepared segments there should be: the next one and the reserve.
+pub const READY: usize = 2;
+
+impl Committer {
+    /// Continues a log that ends at `end` with the group before `next_group`. Its first group begins a new segment.
+    #[must_use]
+    pub fn new(layout: Layout, salt: Salt, end: Position, next_group: u64, cut: bool) -> Self {
+        Self {
+            layout,
+            salt,
+            queue: VecDeque::new(),
+            active: None,
+            ready: VecDeque::new(),
+            next_group,
+            end,
+            cut,
+            in_flight: None,
+            mode: Mode::Running,
+            refusing: false,
+            quiet_since: None,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The longest submission.
+    #[must_use]
+    pub fn submission_max(layout: Layout) -> usize {
+        let room = (layout.segment_size - layout.block) as usize;
+        room.saturating_sub(GROUP_HEADER + segment_start_length()) / 2
+    }
+
+    /// Where the next group goes, if its segment is known.
+    #[must_use]
+    pub fn position(&self) -> Option<Position> {
+        self.active
+    }
+
+    /// The number of the next group.
+    #[must_use]
+    pub fn next_group(&self) -> u64 {
+        self.next_group
+    }
+
+    /// Whether nothing waits and nothing is on its way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.in_flight.is_none()
+    }
+
+    /// How many prepared segments are missing.
+    #[must_use]
+    pub fn missing_segments(&self) -> usize {
+        READY.saturating_sub(self.ready.len())
+    }
+
+    /// When [`Committer::tick`] has something to do.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        // While something waits or is on its way there is nothing to do: a deadline in the past would be one at all times.
+        self.quiet_since
+            .filter(|_| self.is_idle())
+            .map(|since| since + QUIET)
+    }
+
+    /// Records to be written.
+    pub fn submit(&mut self, submissions: Vec<Submission>, effects: &mut Vec<Effect>) {
+        if self.mode == Mode::Stopped {
+            refuse(submissions, &JournalError::Closed, effects);
+            return;
+        }
+        self.queue.extend(submissions);
+        self.next(effects);
+    }
+
+    /// A segment stands ready.
+    pub fn prepared(&mut self, generation: u64, effects: &mut Vec<Effect>) {
+        self.ready.push_back(generation);
+        if self.ready.len() >= READY && self.mode == Mode::NoSpace {
+            self.mode = Mode::Running;
+            self.refusing = false;
+        }
+        self.next(effects);
+    }
+
+    /// No segment could be prepared for lack of space: entries that wait are refused.
+    pub fn no_space(&mut self, effects: &mut Vec<Effect>) {
+        if self.mode == Mode::Running {
+            self.mode = Mode::NoSpace;
+        }
+        self.next(effects);
+    }
+
+    /// Whether the space is at its end: no segment could be prepared.
+    #[must_use]
+    pub fn is_out_of_space(&self) -> bool {
+        self.mode == Mode::NoSpace
+    }
+
+    /// Whether entries are refused for lack of space.
+    #[must_use]
+    pub fn is_refusing(&self) -> bool {
+        self.refusing
+    }
+
+    /// The write came back.
+    pub fn written(&mut self, buffer: Vec<u8>, effects: &mut Vec<Effect>) {
+        self.buffer = buffer;
+        if let Some(group) = &self.in_flight {
+            effects.push(Effect::Sync {
+                generation: group.start.generation,
+            });
+        }
+    }
+
+    /// The sync came back.
+    pub fn synced(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        let Some(group) = self.in_flight.take() else {
+            return;
+        };
+        self.end = group.end;
+        self.cut = false;
+        self.next_group += 1;
+        self.active = Some(group.end);
+        let empty = group.begin.is_none() && group.submissions.is_empty();
+        self.quiet_since = (!empty).then_some(now);
+        effects.push(Effect::Durable(group));
+        self.next(effects);
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        let quiet = self.deadline().is_some_and(|deadline| deadline <= now);
+        if quiet {
+            self.seal_quiet(effects);
+        }
+    }
+
+    /// Writes an empty group, which shows that the one before was synced.
+    pub fn seal_quiet(&mut self, effects: &mut Vec<Effect>) {
+        self.quiet_since = None;
+        if let Some(at) = self
+            .active
+            .filter(|at| self.room(*at) >= u64::from(self.layout.block))
+        {
+            self.write_group(at, None, effects);
+        }
+    }
+
+    /// Nothing is written any more; what waits is refused.
+    pub fn stop(&mut self, error: &JournalError, effects: &mut Vec<Effect>) {
+        self.mode = Mode::Stopped;
+        self.quiet_since = None;
+        let mut refused: Vec<Submission> = Vec::new();
+        refused.extend(
+            self.in_flight
+                .take()
+                .into_iter()
+                .flat_map(|group| group.submissions),
+        );
+        refused.extend(self.queue.drain(..));
+        refuse(refused, error, effects);
+    }
+
+    /// Starts the next group if there is one to write.
+    fn next(&mut self, effects: &mut Vec<Effect>) {
+        if self.in_flight.is_some() || self.mode == Mode::Stopped {
+            return;
+        }
+        let Some(first) = self.queue.front() else {
+            // The first segment of a run is begun without being asked: only then what was recovered may be seen.
+            if self.active.is_none() && self.end_is_old() {
+                self.begin_segment(false, effects);
+            }
+            return;
+        };
+        let needed = (GROUP_HEADER + first.encoded_length()) as u64;
+        let is_data = first.is_data();
+        match self.active.filter(|at| self.room(*at) >= needed) {
+            Some(at) => self.write_group(at, None, effects),
+            None => self.begin_segment(is_data, effects),
+        }
+        if self.in_flight.is_none() && self.mode == Mode::NoSpace && self.refuse_data(effects) {
+            self.next(effects);
+        }
+    }
+
+    /// There is no segment for entries and none to be had: those that wait are refused, what else waits goes on.
+    fn refuse_data(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let (data, rest): (Vec<_>, Vec<_>) = self.queue.drain(..).partition(Submission::is_data);
+        self.queue = rest.into();
+        self.refusing |= !data.is_empty();
+        let some = !data.is_empty();
+        refuse(data, &JournalError::NoSpace, effects);
+        some
+    }
+
+    fn end_is_old(&self) -> bool {
+        self.ready
+            .front()
+            .is_some_and(|ready| *ready > self.end.generation)
+    }
+
+    fn begin_segment(&mut self, for_data: bool, effects: &mut Vec<Effect>) {
+        let reserve = if for_data { 1 } else { 0 };
+        if self.ready.len() <= reserve {
+            return;
+        }
+        let Some(generation) = self.ready.pop_front() else {
+            return;
+        };
+        let at = Position {
+            generation,
+            offset: u64::from(self.layout.block),
+        };
+        let start = Record::SegmentStart(SegmentStart {
+            previous_end: self.end,
+            previous_group: self.next_group - 1,
+            cut: self.cut,
+        });
+        self.active = Some(at);
+        self.write_group(at, Some(start), effects);
+    }
+
+    /// Bytes left in the segment.
+    fn room(&self, at: Position) -> u64 {
+        u64::from(self.layout.segment_size).saturating_sub(at.offset)
+    }
+
+    fn write_group(&mut self, at: Position, begin: Option<Record>, effects: &mut Vec<Effect>) {
+        let salt = self.salt.for_generation(at.generation);
+        let limit = usize::try_from(self.room(at))
+            .unwrap_or(usize::MAX)
+            .min(self.layout.group_max);
+        let mut bytes = std::mem::take(&mut self.buffer);
+        bytes.clear();
+        bytes.resize(GROUP_HEADER, 0);
+        let mut records = 0_u32;
+        let mut put = |record: &Record, bytes: &mut Vec<u8>| {
+            let (offset, length) = record.encode(salt, bytes);
+            records += 1;
+            let offset =
+                u32::try_from(at.offset + offset as u64).expect("a segment is at most 1 GiB");
+            Location {
+                generation: at.generation,
+                offset,
+                length,
+            }
+        };
+        let begin = begin.map(|record| {
+            let location = put(&record, &mut bytes);
+            (record, location)
+        });
+        let mut submissions = Vec::new();
+        let mut locations = Vec::new();
+        let mut first = true;
+        while let Some(submission) = self.queue.front() {
+            let fits = bytes.len() + submission.encoded_length() <= limit;
+            let may_be_longer =
+                first && (bytes.len() + submission.encoded_length()) as u64 <= self.room(at);
+            if !fits && !may_be_longer {
+                break;
+            }
+            first = false;
+            locations.extend(
+                submission
+                    .records
+                    .iter()
+                    .map(|record| put(record, &mut bytes)),
+            );
+            submissions.extend(self.queue.pop_front());
+        }
+        let body = bytes.get(GROUP_HEADER..).unwrap_or_default();
+        let header = GroupHeader {
+            generation: at.generation,
+            number: self.next_group,
+            durable_upto: self.end,
+            body_length: u32::try_from(body.len()).expect("a segment is at most 1 GiB"),
+            records,
+            body_crc: self.salt.crc(body),
+        };
+        header.encode(self.salt, &mut bytes);
+        let whole = in_blocks(bytes.len() as u64, self.layout.block);
+        bytes.resize(
+            usize::try_from(whole).expect("a segment is at most 1 GiB"),
+            0,
+        );
+        let end = Position {
+            generation: at.generation,
+            offset: at.offset + whole,
+        };
+        self.in_flight = Some(Group {
+            start: at,
+            end,
+            begin,
+            submissions,
+            locations,
+        });
+        effects.push(Effect::Write { at, bytes });
+    }
+}
+
+fn segment_start_length() -> usize {
+    super::format::RECORD_HEADER + 25
+}
+
+fn refuse(submissions: Vec<Submission>, error: &JournalError, effects: &mut Vec<Effect>) {
+    if !submissions.is_empty() {
+        effects.push(Effect::Refused(submissions, error.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn committer() -> Committer {
+        let layout = Layout {
+            block: 512,
+            segment_size: 16 << 10,
+            group_max: 4096,
+        };
+        Committer::new(layout, Salt::of(&[1; 16]), Position::default(), 1, false)
+    }
+
+    fn entry(length: usize) -> Submission {
+        let record = Record::Entry {
+            ledger: 1,
+            entry: 0,
+            payload: Bytes::from(vec![0; length]),
+        };
+        Submission {
+            records: vec![record],
+            upto: 0,
+            completion: None,
+        }
+    }
+
+    /// Plays the disk; returns where groups were written.
+    fn play(committer: &mut Committer, mut effects: Vec<Effect>, now: Duration) -> Vec<Position> {
+        let mut written = Vec::new();
+        while let Some(effect) = effects.pop() {
+            match effect {
+                Effect::Write { at, bytes } => {
+                    written.push(at);
+                    committer.written(bytes, &mut effects);
+                }
+                Effect::Sync { .. } => committer.synced(now, &mut effects),
+                Effect::Durable(_) | Effect::Refused(..) => {}
+            }
+        }
+        written
+    }
+
+    #[test]
+    fn nothing_is_due_while_something_is_on_its_way() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        play(&mut committer, effects, Duration::ZERO);
+        assert_eq!(committer.deadline(), Some(QUIET));
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(10)], &mut effects);
+        assert_eq!(committer.deadline(), None, "in flight");
+        committer.tick(Duration::from_secs(60), &mut effects);
+        assert_eq!(effects.len(), 1, "one write");
+        play(&mut committer, effects, Duration::from_secs(60));
+        assert_eq!(committer.deadline(), Some(QUIET + Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn nothing_is_due_while_a_segment_is_waited_for() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        for _ in 0..4 {
+            committer.submit(vec![entry(7000)], &mut effects);
+        }
+        play(&mut committer, effects, Duration::ZERO);
+        assert!(!committer.is_idle(), "no segment behind the first");
+        assert_eq!(committer.deadline(), None);
+    }
+
+    #[test]
+    fn entries_leave_the_last_segment_to_what_must_be_written() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
+        play(&mut committer, effects, Duration::ZERO);
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(7000), entry(7000), entry(7000)], &mut effects);
+        let written = play(&mut committer, effects, Duration::ZERO);
+        assert!(written.iter().all(|at| at.generation == 1), "{written:?}");
+        let mut effects = Vec::new();
+        committer.no_space(&mut effects);
+        assert!(
+            matches!(&effects[..], [Effect::Refused(refused, JournalError::NoSpace)] if refused.len() == 1),
+            "{effects:?}"
+        );
+        let mut effects = Vec::new();
+        let trims = |_| Submission {
+            records: vec![Record::LedgerTrimmed {
+                ledger: 1,
+                first: 1,
+            }],
+            upto: 0,
+            completion: None,
+        };
+        committer.submit((0..300).map(trims).collect(), &mut effects);
+        let written = play(&mut committer, effects, Duration::ZERO);
+        assert!(written.iter().any(|at| at.generation == 2), "{written:?}");
+        assert!(committer.is_idle());
+    }
+
+    #[test]
+    fn a_group_names_how_far_the_log_is_synced() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        play(&mut committer, effects, Duration::ZERO);
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(10)], &mut effects);
+        let [Effect::Write { at, bytes }] = &effects[..] else {
+            panic!("{effects:?}")
+        };
+        let header = GroupHeader::decode(Salt::of(&[1; 16]), bytes).expect("header");
+        assert_eq!((header.durable_upto, header.number), (*at, 2));
+    }
+}
