@@ -317,6 +317,8 @@ mod tests {
     fn peer(port: u16) -> Peer {
         Peer {
             address: ([127, 0, 0, 1], port).into(),
+            local: None,
+            tls: false,
             certificate: None,
         }
     }
