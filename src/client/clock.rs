@@ -13,8 +13,6 @@ use super::error::{ClientError, RequestError};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     start: Instant,
-    /// The start as messages carry times.
-    start_ms: u64,
 }
 
 impl Clock {
@@ -22,7 +20,6 @@ impl Clock {
     pub(crate) fn new() -> Self {
         Self {
             start: Instant::now(),
-            start_ms: unix_ms(),
         }
     }
 
@@ -48,19 +45,14 @@ impl Clock {
         unix_ms()
     }
 
-    /// A time of this clock, in milliseconds since 1970. Asks no clock: it does not follow one that is set meanwhile.
-    pub(crate) fn publish_time_at(&self, now: Duration) -> u64 {
-        let since = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        self.start_ms.saturating_add(since)
-    }
-
     /// A number that nobody can guess.
     pub(crate) fn random(&self) -> u64 {
         rand::random()
     }
 }
 
-fn unix_ms() -> u64 {
+/// Now, in milliseconds since 1970, by the clock of the machine.
+pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| {
         u64::try_from(since.as_millis()).unwrap_or_default()

@@ -41,10 +41,15 @@ impl ChunkBytes {
         Self { max, counts }
     }
 
-    /// Whether a message had no room because of those of other topics, and would have none now.
+    /// Whether a message had no room because of those of other topics, and would have none now. Where it has, it is helped.
     pub(super) fn is_crowded(&self) -> bool {
-        let counts = self.counts.lock();
-        counts.wanted > 0 && counts.held.saturating_add(counts.wanted) > self.max
+        let mut counts = self.counts.lock();
+        let is_crowded = counts.wanted > 0 && counts.held.saturating_add(counts.wanted) > self.max;
+        if !is_crowded {
+            // What comes later into the way of others is another matter.
+            counts.wanted = 0;
+        }
+        is_crowded
     }
 
     /// Whoever had no room is helped as far as possible.
@@ -57,6 +62,8 @@ impl ChunkBytes {
 #[derive(Debug)]
 pub(super) struct Chunks {
     options: ChunkOptions,
+    /// Whether entries come in any order: otherwise none comes whose beginning does not come before it.
+    is_shared: bool,
     assembler: Assembler,
     bytes: Arc<ChunkBytes>,
     /// What is counted there of this topic.
@@ -67,7 +74,14 @@ pub(super) struct Chunks {
     order: VecDeque<(Duration, String)>,
     /// Messages that gave way and were not completed since, the last ones: what comes of them without their beginning is to
     /// be delivered again with it.
-    gave_way: VecDeque<String>,
+    gave_way: VecDeque<GaveWay>,
+}
+
+#[derive(Debug)]
+struct GaveWay {
+    uuid: String,
+    /// Everything is delivered again since: its beginning, if it is still there, with the rest.
+    is_delivered_again: bool,
 }
 
 #[derive(Debug)]
@@ -78,7 +92,7 @@ struct Incomplete {
 
 impl Chunks {
     /// None yet.
-    pub(super) fn new(options: ChunkOptions, bytes: Arc<ChunkBytes>) -> Self {
+    pub(super) fn new(options: ChunkOptions, is_shared: bool, bytes: Arc<ChunkBytes>) -> Self {
         let assembler = Assembler::new(AssemblerLimits {
             max_incomplete: options.max_incomplete,
             max_bytes: options.max_bytes,
@@ -86,6 +100,7 @@ impl Chunks {
         });
         Self {
             options,
+            is_shared,
             assembler,
             bytes,
             counted: 0,
@@ -97,10 +112,18 @@ impl Chunks {
 
     /// Forgets all.
     pub(super) fn clear(&mut self) {
+        self.begin_anew();
+        self.gave_way.clear();
+    }
+
+    /// Everything is delivered again: forgets what is incomplete, but not what gave way before, which so may be helped.
+    pub(super) fn begin_anew(&mut self) {
         self.assembler.clear();
         self.incomplete.clear();
         self.order.clear();
-        self.gave_way.clear();
+        for gave_way in &mut self.gave_way {
+            gave_way.is_delivered_again = true;
+        }
         self.count();
     }
 
@@ -122,7 +145,7 @@ impl Chunks {
         metadata: &MessageMetadata,
         payload: &[u8],
     ) -> Result<Assembled, Refused> {
-        let is_again = self.has_given_way(uuid);
+        let is_again = self.gave_way(uuid).is_some();
         let mut counts = self.bytes.counts.lock();
         let others = counts.held.saturating_sub(self.counted);
         let room = self.bytes.max.saturating_sub(others);
@@ -135,10 +158,14 @@ impl Chunks {
             ChunkError::TooLarge { .. } => {
                 let claimed = usize::try_from(metadata.total_chunk_msg_size());
                 let claimed = claimed.unwrap_or(usize::MAX);
-                if others > 0 && claimed <= self.options.max_message_size.min(self.bytes.max) {
+                let needed = claimed.saturating_add(uuid.len());
+                if others > 0
+                    && claimed <= self.options.max_message_size
+                    && needed <= self.bytes.max
+                {
                     // Not the first time: what is in its way then may be so for ever.
                     if is_again {
-                        counts.wanted = counts.wanted.max(claimed);
+                        counts.wanted = counts.wanted.max(needed);
                     }
                     Refused::NoRoom
                 } else {
@@ -182,10 +209,8 @@ impl Chunks {
                     // It may be all right, and somebody else may have room for it: nothing of it is acknowledged.
                     Refused::TooLarge(error) => decoded.too_large = Some(error.to_string()),
                     Refused::NoRoom => self.give_way(uuid, entries, decoded),
-                    // Its beginning is not here and may come again; Apache's Java client as well gives a chunk up only when
-                    // it is old.
                     Refused::OutOfOrder(error) => {
-                        if self.has_given_way(uuid) || !self.is_old(&metadata, now_ms) {
+                        if self.may_begin_anew(uuid, &metadata, now_ms) {
                             decoded.again.extend(entries);
                         } else {
                             decoded.lost.push(Lost::new(entries, error));
@@ -265,29 +290,48 @@ impl Chunks {
             return;
         }
         decoded.again.extend(entries);
-        if uuid.len() > UUID_MAX || self.has_given_way(uuid) {
+        if uuid.len() > UUID_MAX {
+            return;
+        }
+        let mut known = self.gave_way.iter_mut();
+        if let Some(gave_way) = known.find(|gave_way| gave_way.uuid == uuid) {
+            gave_way.is_delivered_again = false;
             return;
         }
         if self.gave_way.len() >= GAVE_WAY_MAX {
             self.gave_way.pop_front();
         }
-        self.gave_way.push_back(uuid.to_owned());
+        self.gave_way.push_back(GaveWay {
+            uuid: uuid.to_owned(),
+            is_delivered_again: false,
+        });
     }
 
     fn forget(&mut self, uuid: &str) {
-        self.gave_way.retain(|gave_way| gave_way != uuid);
+        self.gave_way.retain(|gave_way| gave_way.uuid != uuid);
     }
 
-    fn has_given_way(&self, uuid: &str) -> bool {
-        self.gave_way.iter().any(|gave_way| gave_way == uuid)
+    fn gave_way(&self, uuid: &str) -> Option<&GaveWay> {
+        self.gave_way.iter().find(|gave_way| gave_way.uuid == uuid)
     }
 
-    /// Whether a message was published too long ago for its rest to be waited for.
-    fn is_old(&self, metadata: &MessageMetadata, now_ms: u64) -> bool {
-        self.options.expire_after.is_some_and(|expire_after| {
-            let expire_after = u64::try_from(expire_after.as_millis()).unwrap_or(u64::MAX);
-            metadata.publish_time.saturating_add(expire_after) < now_ms
-        })
+    /// Whether the beginning of a message, which is not here, may come yet.
+    fn may_begin_anew(&self, uuid: &str, metadata: &MessageMetadata, now_ms: fn() -> u64) -> bool {
+        let gave_way = self.gave_way(uuid);
+        if self.is_shared {
+            // Another consumer may have had it; Apache's Java client as well gives a chunk up only when it is old.
+            gave_way.is_some() || !self.is_old(metadata, now_ms)
+        } else {
+            // In its place it would have come before.
+            gave_way.is_some_and(|gave_way| !gave_way.is_delivered_again)
+        }
+    }
+
+    /// Whether a message was published too long ago for its beginning to be waited for.
+    fn is_old(&self, metadata: &MessageMetadata, now_ms: fn() -> u64) -> bool {
+        let age = self.options.expire_after.unwrap_or(BEGINNING_WITHIN);
+        let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        metadata.publish_time.saturating_add(age) < now_ms()
     }
 
     /// When the first chunk of the oldest message came.
@@ -402,6 +446,10 @@ enum Refused {
     Impossible(ChunkError),
 }
 
+/// How old a chunk is given up that comes without those before it, where messages do not expire. It would be delivered again
+/// and again for ever.
+const BEGINNING_WITHIN: Duration = Duration::from_secs(3600);
+
 /// Messages that gave way and are remembered.
 const GAVE_WAY_MAX: usize = 1024;
 
@@ -413,3 +461,66 @@ const CHUNKS_MAX: usize = 65_536;
 
 /// Places of messages that are complete, which are not worth a walk over all.
 const ORDER_SPARE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunks(bytes: &Arc<ChunkBytes>) -> Chunks {
+        let options = ChunkOptions {
+            max_bytes: bytes.max,
+            max_message_size: bytes.max,
+            ..ChunkOptions::default()
+        };
+        Chunks::new(options, true, Arc::clone(bytes))
+    }
+
+    /// The first of two chunks of a message that claims so many bytes. Says whether it had room.
+    fn begin(chunks: &mut Chunks, uuid: &str, total: i32, payload: &[u8]) -> bool {
+        let metadata = MessageMetadata {
+            uuid: Some(uuid.to_owned()),
+            chunk_id: Some(0),
+            num_chunks_from_msg: Some(2),
+            total_chunk_msg_size: Some(total),
+            ..MessageMetadata::default()
+        };
+        match chunks.add(uuid, &metadata, payload) {
+            Ok(assembled) => {
+                assert!(matches!(assembled.outcome, ChunkOutcome::Waiting { .. }));
+                true
+            }
+            Err(refused) => {
+                assert!(matches!(refused, Refused::NoRoom));
+                chunks.give_way(uuid, vec![(1, 1)], &mut Decoded::default());
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_has_room_by_itself_is_not_helped_later() {
+        let bytes = Arc::new(ChunkBytes::new(20));
+        let (mut one, mut other) = (chunks(&bytes), chunks(&bytes));
+        assert!(begin(&mut one, "a", 12, &[0; 10]));
+        for _ in 0..2 {
+            assert!(!begin(&mut other, "b", 12, &[0; 10]));
+        }
+        assert!(bytes.is_crowded());
+        one.clear();
+        assert!(!bytes.is_crowded());
+        assert!(begin(&mut one, "c", 12, &[0; 10]));
+        assert!(!bytes.is_crowded());
+    }
+
+    #[test]
+    fn the_name_of_a_message_wants_room_as_well() {
+        let bytes = Arc::new(ChunkBytes::new(20));
+        let (mut one, mut other) = (chunks(&bytes), chunks(&bytes));
+        assert!(begin(&mut one, "a", 12, &[0; 7]));
+        for _ in 0..2 {
+            assert!(!begin(&mut other, "long", 12, &[0; 10]));
+        }
+        // Without its name it would just have room.
+        assert!(bytes.is_crowded());
+    }
+}

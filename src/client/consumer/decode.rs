@@ -40,8 +40,8 @@ pub(crate) struct Input<'a> {
     /// What comes before it is left out.
     pub(crate) start: &'a StartPosition,
     pub(crate) now: Duration,
-    /// The same in milliseconds since 1970, as publishers count.
-    pub(crate) now_ms: u64,
+    /// Asks the clock that publishers count by, in milliseconds since 1970. Few entries need it.
+    pub(crate) now_ms: fn() -> u64,
 }
 
 /// What an entry turns out to be, told before its messages are handed out: they may be acknowledged while they are.
@@ -137,7 +137,7 @@ impl Decoder {
             topic,
             partition,
             max_message_size: options.max_message_size,
-            chunks: Chunks::new(options.chunks, chunk_bytes),
+            chunks: Chunks::new(options.chunks, options.is_shared(), chunk_bytes),
         }
     }
 
@@ -146,16 +146,24 @@ impl Decoder {
         self.chunks.oldest()
     }
 
-    /// The oldest incomplete message gives way.
-    pub(crate) fn give_up_oldest(&mut self) -> Decoded {
+    /// The oldest incomplete message gives way, unless others go because their time is over.
+    pub(crate) fn give_up_oldest(&mut self, now: Duration) -> Decoded {
         let mut decoded = Decoded::default();
-        self.chunks.give_up_oldest(&mut decoded);
+        self.chunks.expire(now, &mut decoded);
+        if decoded.lost.is_empty() {
+            self.chunks.give_up_oldest(&mut decoded);
+        }
         decoded
     }
 
-    /// Forgets incomplete messages: the topic is delivered from elsewhere.
+    /// Forgets incomplete messages, and those that gave way: the topic is delivered from elsewhere.
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
+    }
+
+    /// Forgets incomplete messages: everything that is not acknowledged is delivered again.
+    pub(crate) fn begin_anew(&mut self) {
+        self.chunks.begin_anew();
     }
 
     /// Hands out the messages of an entry that are wanted: not acknowledged, not before `start`. The messages of a batch are
@@ -311,7 +319,7 @@ mod tests {
             entry: &entry,
             start: &StartPosition::unset(),
             now: Duration::ZERO,
-            now_ms: 0,
+            now_ms: || 0,
         };
         let decoded = decoder.decode(input, &mut |known| panic!("{known:?}"), &mut |_| {
             panic!("no message")
@@ -351,11 +359,25 @@ mod tests {
             entry: &entry,
             start: &StartPosition::unset(),
             now: Duration::ZERO,
-            now_ms: 0,
+            now_ms: || 0,
         };
         decoder.decode(input, &mut |known| panic!("{known:?}"), &mut |_| {
             panic!("no message")
         })
+    }
+
+    #[test]
+    fn a_message_whose_time_is_over_does_not_give_way_but_expires() {
+        let mut decoder = decoder();
+        assert!(chunk(&mut decoder, 100).is_waiting);
+        let minute = Duration::from_secs(60);
+        let decoded = decoder.give_up_oldest(minute);
+        assert_eq!(decoded.again, []);
+        assert_eq!(decoded.lost.len(), 1);
+        assert!(chunk(&mut decoder, 100).is_waiting);
+        let decoded = decoder.give_up_oldest(minute / 2);
+        assert_eq!(decoded.again, [(1, 1)]);
+        assert_eq!(decoded.lost, []);
     }
 
     #[test]

@@ -376,7 +376,8 @@ impl Consumer {
         self.set().topics().into_iter().map(status).collect()
     }
 
-    /// Entries that could not be read, or that were parts of messages that were never completed. They were acknowledged all
+    /// Entries that could not be read, or that were parts of messages that were never completed, or that gave way to others
+    /// and were acknowledged cumulatively before they came again. They were acknowledged all
     /// the same, with the reason where the protocol has one (`validation_error`), as Apache's clients do; each second the
     /// first of them is logged.
     pub fn discarded(&self) -> u64 {

@@ -200,11 +200,14 @@ pub struct ChunkOptions {
     /// it is larger, in its chunks or behind its compression, is left out with a warning and is not acknowledged: others may take it.
     pub max_message_size: usize,
     /// How long the rest of a message is waited for; then its chunks are acknowledged
-    /// (`expireTimeOfIncompleteChunkedMessage`). A chunk that comes without those before it is acknowledged when it was
-    /// published so long ago; a younger one is delivered again. `None` = for ever.
+    /// (`expireTimeOfIncompleteChunkedMessage`). `None` = for ever. A chunk that comes without those before it is acknowledged
+    /// at once where all comes in order (Exclusive, Failover), unless its message has given way; where it does not, when it
+    /// was published so long ago (with `None`: an hour), and a younger one is delivered again.
     pub expire_after: Option<Duration>,
     /// Whether a message that gives way is acknowledged, and so lost (`autoAckOldestChunkedMessageOnQueueFull`). Otherwise it
-    /// is delivered again after [`ConsumerOptions::negative_ack_delay`], and at least a second.
+    /// is delivered again after [`ConsumerOptions::negative_ack_delay`], and at least a second: unless a later message is
+    /// acknowledged cumulatively before that, as a reader does with each one that it hands out. Then it is lost as well, with
+    /// a warning, and counts as discarded.
     pub ack_oldest_when_full: bool,
 }
 

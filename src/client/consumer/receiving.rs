@@ -23,7 +23,7 @@ use super::{
     state::{Consumed, State, Ticket},
     topic::{Inner, TopicConsumer},
 };
-use crate::client::{message_id::MessageId, throttle::Throttle};
+use crate::client::{clock::unix_ms, message_id::MessageId, throttle::Throttle};
 
 /// What one receiver at a time works with.
 #[derive(Debug)]
@@ -92,7 +92,12 @@ impl Receiving {
         let left = counts.fold(peeked.saturating_add(open), u32::saturating_add);
         // Those of another attachment count no more, which the state knows.
         state.consumed(self.ticket, left, None);
-        self.decoder.clear();
+        if self.ticket.attachment == ticket.attachment {
+            // After a seek as well: another attachment follows it before anything else comes.
+            self.decoder.begin_anew();
+        } else {
+            self.decoder.clear();
+        }
         self.start = state.start().clone();
         self.ticket = ticket;
     }
@@ -172,7 +177,7 @@ impl Receiving {
             entry,
             start: &self.start,
             now,
-            now_ms: topic.clock.publish_time_at(now),
+            now_ms: unix_ms,
         };
         let position = entry.position();
         let ticket = self.ticket;
@@ -285,7 +290,14 @@ impl TopicConsumer {
         }
     }
 
-    fn tell_discarded(&self, position: Position, reason: &str, entries: usize, now: Duration) {
+    /// Entries are acknowledged, the first of them being there, and what they hold is lost.
+    pub(super) fn tell_discarded(
+        &self,
+        position: Position,
+        reason: &str,
+        entries: usize,
+        now: Duration,
+    ) {
         let entries = u64::try_from(entries).unwrap_or(u64::MAX);
         self.notices.discarded.fetch_add(entries, Ordering::Relaxed);
         if let Some(untold) = self.notices.unreadable.pass(now) {
@@ -447,7 +459,7 @@ impl TopicConsumer {
             return false;
         };
         let now = self.clock.now();
-        let decoded = receiving.decoder.give_up_oldest();
+        let decoded = receiving.decoder.give_up_oldest(now);
         if decoded.is_plain() {
             return false;
         }

@@ -43,10 +43,18 @@ impl Delayed {
         self.trim();
     }
 
-    /// Forgets the entries up to this one.
-    pub(crate) fn remove_to(&mut self, last: Position) {
-        self.due.retain(|position, _| *position > last);
+    /// Forgets the entries up to this one, and says which they were, in their order.
+    pub(crate) fn remove_to(&mut self, last: Position) -> Vec<Position> {
+        let mut removed = Vec::new();
+        self.due.retain(|position, _| {
+            let stays = *position > last;
+            if !stays {
+                removed.push(*position);
+            }
+            stays
+        });
         self.trim();
+        removed
     }
 
     /// Forgets all.
@@ -148,8 +156,10 @@ mod tests {
                         model.remove(&(0, entry));
                     }
                     Step::RemoveTo(entry) => {
-                        delayed.remove_to((0, entry));
-                        model.retain(|position, _| *position > (0, entry));
+                        let removed = delayed.remove_to((0, entry));
+                        let later = model.split_off(&(0, entry + 1));
+                        let expected: Vec<Position> = std::mem::replace(&mut model, later).into_keys().collect();
+                        prop_assert_eq!(removed, expected);
                     }
                     Step::Take => {
                         let mut taken = BTreeSet::new();

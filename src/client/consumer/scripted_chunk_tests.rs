@@ -195,12 +195,21 @@ async fn a_message_in_chunks_that_is_too_large_when_decompressed_is_left_for_oth
 
 #[tokio::test]
 async fn the_bytes_of_incomplete_messages_are_bounded_for_all_topics_together() {
+    for subscription_type in [SubscriptionType::Shared, SubscriptionType::Exclusive] {
+        bytes_are_bounded_for_all_topics_together(subscription_type).await;
+    }
+}
+
+async fn bytes_are_bounded_for_all_topics_together(subscription_type: SubscriptionType) {
     let (broker, client) = broker_with(|script| script).await;
     let names = ["a", "b"].map(|name| {
         let name = format!("persistent://public/default/{name}");
         TopicName::parse(&name).unwrap()
     });
-    let mut options = shared(10);
+    let mut options = ConsumerOptions {
+        subscription_type,
+        ..shared(10)
+    };
     // A message with its name has room, and not the halves of two.
     options.chunks.max_bytes = 11;
     let consumer = client
@@ -234,21 +243,158 @@ async fn the_bytes_of_incomplete_messages_are_bounded_for_all_topics_together() 
     // One that is never completed gives way to another that comes for the second time.
     broker.push(vec![begin(0, "never"), deliver(ids[0], 3, "plain")]);
     assert_eq!(next_text(&consumer).await, "plain");
-    for _ in 0..2 {
+    for round in 0..2 {
         broker.push(vec![begin(1, "z"), deliver(ids[1], 3, "plain")]);
         assert_eq!(next_text(&consumer).await, "plain");
+        if round == 0 {
+            let asked = broker.wait_for(Type::RedeliverUnacknowledgedMessages, 2);
+            assert_eq!(consumer_of(&in_time(asked).await, 1), ids[1]);
+        }
     }
     broker.push(vec![begin(1, "z"), complete(1, "z")]);
-    assert_eq!(*next(&consumer).await.payload, whole);
-    let mut count = 2;
+    assert_eq!(*in_time(next(&consumer)).await.payload, whole);
+    let mut count = 3;
     loop {
         let asked = broker.wait_for(Type::RedeliverUnacknowledgedMessages, count);
         let asked = in_time(asked).await;
-        if (1..asked.len()).any(|at| consumer_of(&asked, at) == ids[0]) {
+        if (2..asked.len()).any(|at| consumer_of(&asked, at) == ids[0]) {
             break;
         }
         count = asked.len() + 1;
     }
     assert!(acknowledged(&broker).is_empty());
+    broker.stop().await;
+}
+
+/// Time of the runtime goes on for so long, at once.
+async fn skip(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn what_gave_way_and_is_acknowledged_cumulatively_is_told() {
+    let (broker, client) = broker_with(|script| script).await;
+    let consumer = subscribe(&client, options()).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    let uuids: Vec<String> = (0..11).map(|number| format!("u{number}")).collect();
+    let first = (0..)
+        .zip(&uuids)
+        .map(|(entry, uuid)| deliver_chunk(id, entry, &half(uuid, 0)));
+    let second = (11..)
+        .zip(&uuids[..2])
+        .map(|(entry, uuid)| deliver_chunk(id, entry, &half(uuid, 1)));
+    broker.push(first.chain(second).collect());
+    let message = next(&consumer).await;
+    assert_eq!(message.id.entry_id, 12);
+    assert_eq!(consumer.discarded(), 0);
+    consumer.ack_cumulative(&message).await.unwrap();
+    // Both chunks of the first one.
+    assert_eq!(consumer.discarded(), 2);
+    consumer.ack_cumulative(&message).await.unwrap();
+    assert_eq!(consumer.discarded(), 2);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_chunk_without_those_before_it_is_given_up_where_all_comes_in_order() {
+    for subscription_type in [SubscriptionType::Exclusive, SubscriptionType::Failover] {
+        let (broker, client) = broker_with(|script| script).await;
+        let options = ConsumerOptions {
+            subscription_type,
+            ..shared(10)
+        };
+        let consumer = subscribe(&client, options).await;
+        let id = subscribed(&broker, 1).await.consumer_id;
+        flow(&broker, 1).await;
+        let young = MessageMetadata {
+            publish_time: now_ms(),
+            ..half("young", 1)
+        };
+        broker.push(vec![deliver_chunk(id, 0, &young), deliver(id, 1, "next")]);
+        assert_eq!(next_text(&consumer).await, "next");
+        assert_eq!(consumer.discarded(), 1);
+        broker.wait_for(Type::Ack, 1).await;
+        assert_eq!(acknowledged(&broker), [0]);
+        let topic = consumer.set().topics().remove(0);
+        assert_eq!(topic.inner.lock().state.deadline(), None);
+        broker.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_gave_way_and_does_not_begin_anew_is_given_up_where_all_comes_in_order() {
+    let (broker, client) = broker_with(|script| script).await;
+    let options = ConsumerOptions {
+        subscription_type: SubscriptionType::Exclusive,
+        ..shared(1)
+    };
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    broker.push(vec![
+        deliver_chunk(id, 0, &half("first", 0)),
+        deliver_chunk(id, 1, &half("other", 0)),
+        deliver_chunk(id, 2, &half("first", 1)),
+        deliver(id, 3, "next"),
+    ]);
+    assert_eq!(next_text(&consumer).await, "next");
+    assert_eq!(consumer.discarded(), 0);
+    in_time(broker.wait_for(Type::RedeliverUnacknowledgedMessages, 1)).await;
+    // Its beginning is gone meanwhile.
+    broker.push(vec![
+        deliver_chunk(id, 2, &half("first", 1)),
+        deliver(id, 3, "next"),
+    ]);
+    assert_eq!(next_text(&consumer).await, "next");
+    assert_eq!(consumer.discarded(), 1);
+    broker.wait_for(Type::Ack, 1).await;
+    assert_eq!(acknowledged(&broker), [2]);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_chunk_without_those_before_it_is_not_waited_for_without_end() {
+    let (broker, client) = broker_with(|script| script).await;
+    let mut options = shared(10);
+    options.chunks.expire_after = None;
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    let since = |uuid, age: Duration| MessageMetadata {
+        publish_time: now_ms() - u64::try_from(age.as_millis()).unwrap(),
+        ..half(uuid, 1)
+    };
+    broker.push(vec![
+        deliver_chunk(id, 0, &since("young", Duration::from_secs(59 * 60))),
+        deliver_chunk(id, 1, &since("old", Duration::from_secs(61 * 60))),
+        deliver(id, 2, "next"),
+    ]);
+    assert_eq!(next_text(&consumer).await, "next");
+    broker.wait_for(Type::Ack, 1).await;
+    assert_eq!(acknowledged(&broker), [1]);
+    assert_eq!(consumer.discarded(), 1);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_age_of_a_chunk_is_told_by_the_clock_of_the_wall() {
+    let (broker, client) = broker_with(|script| script).await;
+    let mut options = shared(10);
+    options.chunks.expire_after = Some(Duration::from_secs(10));
+    let consumer = subscribe(&client, options).await;
+    let id = subscribed(&broker, 1).await.consumer_id;
+    flow(&broker, 1).await;
+    // The other clock is no measure of it: that of the wall may be set while it runs.
+    skip(Duration::from_secs(20)).await;
+    let young = MessageMetadata {
+        publish_time: now_ms(),
+        ..half("young", 1)
+    };
+    broker.push(vec![deliver_chunk(id, 0, &young), deliver(id, 1, "next")]);
+    assert_eq!(next_text(&consumer).await, "next");
+    assert_eq!(consumer.discarded(), 0);
     broker.stop().await;
 }

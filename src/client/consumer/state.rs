@@ -366,12 +366,13 @@ impl State {
         Ok(is_done)
     }
 
-    /// Acknowledges a message and all before it.
+    /// Acknowledges a message and all before it. Returns the entries among them of messages that gave way: these will not
+    /// come again, and so are lost.
     pub(crate) fn acknowledge_cumulative(
         &mut self,
         id: &MessageId,
         now: Duration,
-    ) -> Result<(), NoBatchSize> {
+    ) -> Result<Vec<Position>, NoBatchSize> {
         self.acknowledgements.cumulative(id, now)?;
         let is_last = id
             .batch_index
@@ -381,14 +382,14 @@ impl State {
         } else {
             id.entry_id.checked_sub(1)
         };
-        if let Some(entry_id) = entry_id {
-            let last = (id.ledger_id, entry_id);
-            self.gave_way.remove_to(last);
-            if let Some(unacknowledged) = &mut self.unacknowledged {
-                unacknowledged.remove_to(last);
-            }
+        let Some(entry_id) = entry_id else {
+            return Ok(Vec::new());
+        };
+        let last = (id.ledger_id, entry_id);
+        if let Some(unacknowledged) = &mut self.unacknowledged {
+            unacknowledged.remove_to(last);
         }
-        Ok(())
+        Ok(self.gave_way.remove_to(last))
     }
 
     /// This entry is to be delivered again after the delay.

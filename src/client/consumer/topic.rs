@@ -340,11 +340,17 @@ impl TopicConsumer {
         }
         let now = self.clock.now();
         let mut inner = self.open()?;
-        inner
+        let lost = inner
             .state
             .acknowledge_cumulative(id, now)
             .map_err(no_size)?;
-        Ok(self.acknowledged(&mut inner, now))
+        let answer = self.acknowledged(&mut inner, now);
+        drop(inner);
+        if let Some(first) = lost.first() {
+            let reason = "its message gave way to others and was acknowledged cumulatively";
+            self.tell_discarded(*first, reason, lost.len(), now);
+        }
+        Ok(answer)
     }
 
     fn acknowledged(
