@@ -50,7 +50,7 @@ async fn opened(disk: &SimDisk, what: &str) -> Opened {
 
 /// Opens what is left after a cut, and again after a cut during that; returns how many cuts that were.
 async fn check(image: &SimDisk, history: &History, cut: usize, what: &str) -> u64 {
-    let again = image.fork();
+    let (again, before) = (image.fork(), image.fork());
     image.start_recording();
     let first = opened(image, what).await;
     let changes = image.recorded();
@@ -65,10 +65,28 @@ async fn check(image: &SimDisk, history: &History, cut: usize, what: &str) -> u6
     let second = during(&again, changes.get(at)).after_cut(cut as u64 + 3);
     let reopened = opened(&second, &format!("{what}, and at {at} of its recovery")).await;
     history.check(&reopened.found(history).await, cut, what);
-    // What the completed recovery has shown stays, whatever comes; and nothing that it cut comes back.
+    // What the completed recovery has shown stays, whatever comes, and nothing that it cut comes back: neither after the next
+    // segments have been filled, nor at any change on the way there.
+    let shown = image.recorded().len();
     let id = first.write_something().await;
-    let third = image.after_cut(cut as u64 + 9);
-    let last = opened(&third, &format!("{what}, and after its recovery")).await;
+    let changes = image.recorded();
+    let at = shown + cut * 7 % (changes.len() - shown);
+    for change in changes.iter().take(at) {
+        before.replay(change);
+    }
+    let third = if cut.is_multiple_of(2) {
+        image.after_cut(cut as u64 + 9)
+    } else {
+        during(&before, changes.get(at)).after_cut(cut as u64 + 9)
+    };
+    let last = opened(
+        &third,
+        &format!(
+            "{what}, and at {at} of {} after its recovery",
+            changes.len()
+        ),
+    )
+    .await;
     let mut later = last.found(history).await;
     // The workload may have made a ledger of this number, had it gone on.
     for found in [&mut found, &mut later] {

@@ -93,7 +93,8 @@ impl SegmentBytes {
         groups
     }
 
-    /// A verifying group behind `bad` which shows that the log was synced beyond `bad`, and where it is.
+    /// A group behind `bad` which shows that the log was synced beyond `bad`, and where it is. Its header is enough: it was written after
+    /// that sync, whatever became of its own body.
     #[must_use]
     pub fn evidence_behind(&self, bad: u64, number: u64) -> Option<(u64, GroupHeader)> {
         let block = u64::from(self.block);
@@ -103,7 +104,7 @@ impl SegmentBytes {
         };
         let mut start = bad + block;
         while start < self.bytes.len() as u64 {
-            if let Ok((header, _)) = self.verified(start)
+            if let Ok(header) = self.header(start)
                 && header.number > number
                 && header.durable_upto > bad_position
             {
@@ -152,14 +153,21 @@ impl SegmentBytes {
         self.bytes.slice(bound(start)..bound(end).max(bound(start)))
     }
 
-    /// Header and body, when both checksums and the generation are right.
-    fn verified(&self, start: u64) -> Result<(GroupHeader, Bytes), Malformed> {
+    /// The header at `start`, when its checksum and its generation are right.
+    fn header(&self, start: u64) -> Result<GroupHeader, Malformed> {
         let at = usize::try_from(start).map_err(|_| Malformed("segment too long"))?;
         let head = self.bytes.get(at..).ok_or(Malformed("no group"))?;
         let header = GroupHeader::decode(self.salt, head)?;
         if header.generation != self.generation {
             return Err(Malformed("group of another generation"));
         }
+        Ok(header)
+    }
+
+    /// Header and body, when both checksums and the generation are right.
+    fn verified(&self, start: u64) -> Result<(GroupHeader, Bytes), Malformed> {
+        let header = self.header(start)?;
+        let at = usize::try_from(start).map_err(|_| Malformed("segment too long"))?;
         let length =
             usize::try_from(header.body_length).map_err(|_| Malformed("group too long"))?;
         let from = at + GROUP_HEADER;
@@ -171,5 +179,102 @@ impl SegmentBytes {
             return Err(Malformed("checksum of a group"));
         }
         Ok((header, body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u32 = 512;
+
+    /// A segment of generation 5 with a group of one entry in each block from the second on, the first with number 10.
+    fn segment(groups: u64) -> Vec<u8> {
+        let salt = Salt::of(&[1; 16]);
+        let mut bytes = vec![0; BLOCK as usize];
+        for index in 0..groups {
+            let mut group = vec![0; GROUP_HEADER];
+            let payload = Bytes::from_static(b"payload");
+            let record = Record::Entry {
+                ledger: 40 + index,
+                entry: 0,
+                payload,
+            };
+            let _ = record.encode(salt.for_generation(5), &mut group);
+            let body = &group[GROUP_HEADER..];
+            let header = GroupHeader {
+                generation: 5,
+                number: 10 + index,
+                durable_upto: Position {
+                    generation: 5,
+                    offset: bytes.len() as u64,
+                },
+                body_length: u32::try_from(body.len()).expect("small"),
+                records: 1,
+                body_crc: salt.crc(body),
+            };
+            header.encode(salt, &mut group);
+            group.resize(BLOCK as usize, 0);
+            bytes.extend(group);
+        }
+        bytes.resize(16 << 10, 0);
+        bytes
+    }
+
+    fn scanned(bytes: Vec<u8>, generation: u64) -> SegmentBytes {
+        SegmentBytes::new(Bytes::from(bytes), generation, Salt::of(&[1; 16]), BLOCK)
+    }
+
+    #[test]
+    fn groups_are_read_until_one_does_not_follow() {
+        let groups = scanned(segment(3), 5).groups(512, Some(10));
+        let numbers: Vec<u64> = groups.iter().map(|group| group.header.number).collect();
+        assert_eq!(numbers, [10, 11, 12]);
+        assert_eq!(groups.last().map(|group| group.end), Some(4 * 512));
+        assert!(scanned(segment(3), 5).groups(512, Some(11)).is_empty());
+    }
+
+    #[test]
+    fn groups_of_an_older_use_of_the_file_are_none() {
+        let segment = scanned(segment(3), 6);
+        assert_eq!(
+            segment.group(512, None),
+            Err(Malformed("group of another generation"))
+        );
+        assert_eq!(segment.evidence_behind(512, 0), None);
+    }
+
+    #[test]
+    fn any_flipped_bit_of_a_group_is_seen() {
+        let group = 512..512 + GROUP_HEADER + ENTRY_HEADER + 7;
+        for bit in group.start * 8..group.end * 8 {
+            let mut bytes = segment(1);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(scanned(bytes, 5).group(512, None).is_err(), "bit {bit}");
+        }
+        let mut bytes = segment(1);
+        bytes[512 + GROUP_HEADER + ENTRY_HEADER] ^= 1;
+        let error = scanned(bytes, 5).group(512, None);
+        assert_eq!(
+            error,
+            Err(Malformed("checksum of a group")),
+            "before any of its records is looked at"
+        );
+    }
+
+    #[test]
+    fn a_later_group_shows_that_an_earlier_one_was_synced_even_when_its_own_body_is_torn() {
+        let mut bytes = segment(2);
+        bytes[512 + 95] ^= 1;
+        let whole = scanned(bytes.clone(), 5).evidence_behind(512, 9);
+        assert_eq!(
+            whole.map(|(at, header)| (at, header.number)),
+            Some((1024, 11))
+        );
+        bytes[1024 + 95] ^= 1;
+        let torn = scanned(bytes.clone(), 5).evidence_behind(512, 9);
+        assert_eq!(torn.map(|(at, _)| at), Some(1024));
+        assert_eq!(scanned(bytes.clone(), 5).evidence_behind(1024, 10), None);
+        assert_eq!(scanned(bytes, 5).ledgers_at(512), [40]);
     }
 }

@@ -556,12 +556,14 @@ fn what_was_cut_does_not_come_back() {
         let torn = disk.after_kill();
         torn.flip(&segment, 1024 + 100, 0);
         let again = open(&torn).await;
-        again.write(entry(1, 0, 50)).await.expect("written");
+        assert_eq!(again.read(1, 0), None, "cut");
+        again.write(entry(2, 0, 50)).await.expect("written");
         let twice = torn.after_kill();
         // The bits are whole again, as after a read that failed for a while.
         twice.flip(&segment, 1024 + 100, 0);
         let last = open(&twice).await;
-        assert_eq!(last.read(1, 0).expect("the later one").len(), 50);
+        assert_eq!(last.read(1, 0), None, "cut before");
+        assert_eq!(last.read(2, 0).expect("written since").len(), 50);
     });
 }
 

@@ -407,21 +407,23 @@ impl Opened {
         })
     }
 
-    /// Adds a ledger with entries, durably.
+    /// Adds a ledger with as many entries as fill some segments, durably.
     pub(crate) async fn write_something(&self) -> u64 {
         let mut writer = self
             .store
             .create(LedgerOptions::default())
             .await
             .expect("create");
-        writer
-            .append(&[Bytes::from_static(b"later")])
-            .expect("append");
         let mut progress = writer.progress();
-        progress
-            .wait_for(|progress| progress.confirmed == Some(0))
-            .await
-            .expect("journal");
+        for entry in 0..15 {
+            writer
+                .append(&[Bytes::from(vec![7; 3000])])
+                .expect("append");
+            progress
+                .wait_for(|progress| progress.confirmed == Some(entry))
+                .await
+                .expect("journal");
+        }
         writer.id().0
     }
 }
