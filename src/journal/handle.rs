@@ -153,12 +153,13 @@ impl Inbox {
     }
 
     /// Takes all that waits, results before submissions.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn take(&self) -> Vec<Input> {
         let mut waiting = self.waiting.lock();
         take(&mut waiting)
     }
 
-    /// As [`Inbox::take`], after waiting for something until `timeout` has passed. Blocks the thread.
+    /// Takes all that waits, results before submissions, after waiting for something until `timeout` has passed. Blocks the thread.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Vec<Input> {
         let mut waiting = self.waiting.lock();
         if waiting.inputs.is_empty() && waiting.submissions.is_empty() {
@@ -173,6 +174,7 @@ impl Inbox {
     }
 
     /// Comes back when something may have been added. Cancel-safe.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) async fn added(&self) {
         self.task.notified().await;
     }
