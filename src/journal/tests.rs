@@ -13,7 +13,7 @@ use super::handle::Completion;
 use super::kernel::{Limits, SharedChanges};
 use super::*;
 use crate::disk::Disk;
-use crate::testing::sim_disk::SimDisk;
+use crate::testing::sim_disk::{Change as DiskChange, SimDisk};
 use crate::testing::sim_journal::{Latency, SimDriver};
 
 /// Remembers entries; a ledger's entries die when it is deleted.
@@ -336,6 +336,43 @@ fn segments_come_back_when_nothing_needs_them() {
             assert!(journal.read(199, number).is_some());
         }
         journal.close().await;
+    });
+}
+
+#[test]
+fn a_freed_segment_is_not_written_before_its_new_name_is_durable() {
+    run(async {
+        let disk = SimDisk::new(1);
+        disk.start_recording();
+        let journal = open(&disk).await;
+        for ledger in 0..60 {
+            for number in 0..10 {
+                journal
+                    .write(entry(ledger, number, 1000))
+                    .await
+                    .expect("written");
+            }
+            let old = Record::LedgerDeleted { ledger };
+            journal.write(old).await.expect("written");
+        }
+        journal.close().await;
+        let (mut unsynced, mut freed) = (BTreeSet::new(), BTreeSet::new());
+        let mut reused = 0;
+        for change in disk.recorded() {
+            match change {
+                DiskChange::Rename(_, to) if to.starts_with("free-") => {
+                    unsynced.insert(to.clone());
+                    freed.insert(to);
+                }
+                DiskChange::SyncDir => unsynced.clear(),
+                DiskChange::Write(name, ..) => {
+                    assert!(!unsynced.contains(&name), "{name} may still be a segment");
+                    reused += usize::from(freed.contains(&name));
+                }
+                _ => {}
+            }
+        }
+        assert!(reused > 5, "{reused} files used again");
     });
 }
 
