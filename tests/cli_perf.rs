@@ -197,8 +197,14 @@ async fn a_comparison_tells_which_target_never_answered() {
     let output = run_beside(&[&compare[..], &load].concat()).await;
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(printed.contains("b: 0 messages failed, "), "{printed}");
-    assert!(!printed.contains("a: "), "{printed}");
+    let unanswered = |target: &str| {
+        let begins = format!("{target}: 0 messages failed, ");
+        let line = printed.lines().find_map(|line| line.strip_prefix(&begins));
+        let count = line.and_then(|rest| rest.split(' ').next());
+        count.map_or(0, |count| count.parse::<u32>().unwrap())
+    };
+    // On a slow machine the other one may owe some as well.
+    assert!(unanswered("b") > unanswered("a"), "{printed}");
     alive.stop().await;
     dead.stop().await;
 }
