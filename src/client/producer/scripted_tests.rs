@@ -846,23 +846,20 @@ async fn a_partition_that_hangs_holds_up_the_closing_of_no_other() {
 
 #[tokio::test]
 async fn each_partition_has_its_own_time_to_be_opened() {
-    // Two of them are too long, one is not: with room for what the test itself takes, which counts as well.
-    const LIMIT: Duration = Duration::from_secs(25);
-    const STEP: Duration = Duration::from_secs(14);
+    let [step, limit, request] = [14, 25, 60].map(Duration::from_secs); // Two steps are too long.
     let (broker, script) = start().await;
-    let script = script.on(Type::PartitionedMetadata, |received| {
-        vec![Step::Send(partitions(received.request_id(), 2))]
-    });
+    let two = |received: &Received| vec![Step::Send(partitions(received.request_id(), 2))];
+    let script = script.on(Type::PartitionedMetadata, two);
     broker.set_script(script.on(Type::Producer, |_| vec![]));
     let mut patient = client_of(&broker).options().clone();
-    patient.operation_timeout = LIMIT;
-    patient.connection.request_timeout = Duration::from_secs(60);
+    patient.operation_timeout = limit;
+    patient.connection.request_timeout = request;
     let client = PulsarClient::new(broker.url().parse().unwrap(), patient);
     let answer = async {
         for count in 1..=2 {
             let received = broker.wait_for(Type::Producer, count).await;
             tokio::time::pause();
-            tokio::time::advance(STEP).await;
+            tokio::time::advance(step).await;
             tokio::time::resume();
             broker.push(vec![Step::Send(success(&received[count - 1]).into())]);
         }
@@ -892,12 +889,9 @@ async fn new_partitions_are_used() {
     assert_eq!(producer.partition_count(), 1);
     count.store(3, Ordering::SeqCst);
     broker.wait_for(Type::Producer, 3).await;
-    let topics: Vec<_> = broker
-        .received_of(Type::Producer)
-        .iter()
-        .map(|received| producer_of(received).topic.clone())
-        .collect();
-    assert!(topics[2].ends_with("scripted-partition-2"), "{topics:?}");
+    let received = broker.received_of(Type::Producer);
+    let last = producer_of(&received[2]).topic.clone();
+    assert!(last.ends_with("scripted-partition-2"), "{last}");
     client.close();
     broker.stop().await;
 }
