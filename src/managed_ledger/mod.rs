@@ -9,8 +9,10 @@ mod ack_set;
 mod cursor;
 mod entry_set;
 pub mod formats;
+mod log;
 mod position;
 
 pub use ack_set::AckSet;
 pub use cursor::{Acknowledged, CursorState, HolesForm};
+pub use log::{EntryRange, LogEntry, LogRead, LogView, ReadBudget, ReadError, ReadFuture};
 pub use position::{LEDGER_ENTRIES_MAX, LogExtent, Position};
