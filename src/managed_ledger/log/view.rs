@@ -67,6 +67,16 @@ impl LogView {
         }
     }
 
+    /// The position itself when there is an entry, else as [`Self::next_valid`]: where to read who has read up to before it.
+    #[must_use]
+    pub fn next_valid_at(&self, position: Position) -> Position {
+        if self.contains(position) {
+            position
+        } else {
+            self.next_valid(position)
+        }
+    }
+
     /// How many entries are behind `from` up to and with `to`. Takes as long as there are ledgers.
     #[must_use]
     pub fn entries_between(&self, from: Position, to: Position) -> u64 {
