@@ -336,7 +336,8 @@ impl Noting {
         Arc::new(NotingFile {
             file,
             notes: Arc::clone(&self.notes),
-            segment: name.contains("segment"),
+            // Free files become segments by another name.
+            segment: name.contains("segment") || name.contains("free"),
         })
     }
 }
@@ -382,7 +383,8 @@ impl DiskFile for NotingFile {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         // Segments are made and zeroed beside the journal's thread: those writes are no groups.
-        let is_group = self.segment && *self.notes.on.lock() && bytes.iter().any(|byte| *byte != 0);
+        let is_group =
+            self.segment && *self.notes.on.lock() && bytes.iter().take(16).any(|byte| *byte != 0);
         if is_group {
             self.notes.writes.lock().push((offset, bytes.len()));
         }

@@ -19,7 +19,7 @@ use pulsegate::ledger::MemoryStore;
 use pulsegate::managed_ledger::{
     EntryCache, LogContext, LogRead, LogSettings, ManagedLedger, ReadBudget,
 };
-use pulsegate::metadata::{LocalMetadata, MemoryMetadata, SystemClock, paths};
+use pulsegate::metadata::{LocalMetadata, MemoryMetadata, SystemClock};
 use pulsegate::naming::TopicName;
 
 #[derive(Debug, Parser)]
@@ -86,13 +86,12 @@ async fn measure(arguments: &Arguments, time: Duration) -> Spent {
         cache: EntryCache::new(64 << 20),
     };
     let topic = TopicName::parse("persistent://t/n/x").expect("topic");
-    let path = paths::managed_ledger(&topic).expect("path");
     let settings = LogSettings {
         min_rollover_millis: 0,
         keep_consumed_bytes: 0,
         ..LogSettings::default()
     };
-    let mut log = ManagedLedger::open(&context, path, settings, true)
+    let mut log = ManagedLedger::open(&context, &topic, settings, true)
         .await
         .expect("log");
     let reader = Arc::clone(log.reader());

@@ -109,7 +109,7 @@ fn a_deletion_that_is_cut_off_is_finished_later() {
                     assert_eq!(done.is_none(), world.faults.has_crashed());
                     world.faults.restart();
                     if !reopen {
-                        ManagedLedger::delete_closed(&world.context, &world.path)
+                        ManagedLedger::delete_closed(&world.context, &world.topic)
                             .await
                             .expect("deleted");
                         assert!(world.ledgers_there().await.is_empty());

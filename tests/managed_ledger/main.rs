@@ -457,11 +457,11 @@ fn a_deleted_log_leaves_nothing_and_begins_anew() {
         assert!(world.ledgers_there().await.is_empty());
         assert_eq!(world.metadata.get(&world.path).await.expect("read"), None);
         assert_eq!(world.metadata.get(&cursor).await.expect("read"), None);
-        ManagedLedger::delete_closed(&world.context, &world.path)
+        ManagedLedger::delete_closed(&world.context, &world.topic)
             .await
             .expect("deleting twice is as deleting once");
         let missing =
-            ManagedLedger::open(&world.context, world.path.clone(), small_ledgers(), false).await;
+            ManagedLedger::open(&world.context, &world.topic, small_ledgers(), false).await;
         assert!(matches!(missing, Err(OpenError::NotFound)));
         world.told.confirmed.clear();
         assert!(world.open().await);

@@ -122,7 +122,7 @@ async fn take(world: &mut World, step: Step) {
             if !matches!(deleted, Some(Ok(()))) {
                 pulsegate::managed_ledger::ManagedLedger::delete_closed(
                     &world.context,
-                    &world.path,
+                    &world.topic,
                 )
                 .await
                 .expect("deleted");

@@ -22,6 +22,7 @@ pub(crate) struct World {
     pub(crate) faults: Faults,
     pub(crate) clock: Arc<StillClock>,
     pub(crate) settings: LogSettings,
+    pub(crate) topic: TopicName,
     pub(crate) path: LocalPath,
     pub(crate) log: Option<ManagedLedger>,
     pub(crate) told: Told,
@@ -86,6 +87,7 @@ impl World {
             clock,
             settings,
             path: paths::managed_ledger(&topic).expect("path"),
+            topic,
             log: None,
             told: Told::default(),
         }
@@ -97,12 +99,7 @@ impl World {
 
     /// Opens the log; `false`: the process ended meanwhile.
     pub(crate) async fn open(&mut self) -> bool {
-        let opening = ManagedLedger::open(
-            &self.context,
-            self.path.clone(),
-            self.settings.clone(),
-            true,
-        );
+        let opening = ManagedLedger::open(&self.context, &self.topic, self.settings.clone(), true);
         match until_stuck(opening).await {
             Some(log) => {
                 self.log = Some(log.expect("opened"));

@@ -35,6 +35,7 @@ use crate::ledger::{
     CursorStore, LedgerError, LedgerId, LedgerOptions, LedgerStore, LedgerWriter, Progress,
 };
 use crate::metadata::{Clock, LocalMetadata, LocalPath};
+use crate::naming::TopicName;
 
 pub use event::{AppendError, LogEnd, LogEvent, LogFailure};
 pub use open::{DeleteError, OpenError};
@@ -62,6 +63,7 @@ pub struct LogContext {
 /// Entries have numbers from 0 in the order of appends, since it was opened. What becomes of them is told by [`LogEvent`]s in the same order.
 pub struct ManagedLedger {
     context: LogContext,
+    topic: TopicName,
     path: LocalPath,
     state: LogState,
     /// Of the ledger that is written.
@@ -84,11 +86,12 @@ enum Done {
 }
 
 impl ManagedLedger {
-    fn new(context: LogContext, path: LocalPath, state: LogState) -> Self {
+    fn new(context: LogContext, topic: TopicName, path: LocalPath, state: LogState) -> Self {
         let ledgers = Arc::clone(&context.ledgers);
         let reader = LogReader::new(ledgers, context.cache.log(), state.view());
         Self {
             context,
+            topic,
             path,
             state,
             writer: None,
@@ -101,10 +104,10 @@ impl ManagedLedger {
         }
     }
 
-    /// Its name: `tenant/namespace/persistent/topic`, the topic encoded as in its path.
+    /// Whose log it is.
     #[must_use]
-    pub fn name(&self) -> &str {
-        open::log_name(&self.path)
+    pub fn topic(&self) -> &TopicName {
+        &self.topic
     }
 
     /// Reads it, and tells how it changes.
@@ -204,11 +207,9 @@ impl ManagedLedger {
         let request = self.requests;
         match self.state.end() {
             Some(end) if !matches!(end, LogEnd::Terminated(_)) => {
-                let end = Err(LogFailure::Ended);
-                self.events.push_back(LogEvent::Properties {
-                    request,
-                    result: end,
-                });
+                let result = Err(LogFailure::Ended);
+                self.events
+                    .push_back(LogEvent::Properties { request, result });
             }
             _ => {
                 self.state.set_properties(request, set);
@@ -274,7 +275,7 @@ impl ManagedLedger {
             let done = finished(&mut self.work).await;
             self.done(done);
         }
-        open::delete_log(&self.context, &self.path, self.state.version()).await
+        open::delete_log(&self.context, &self.topic, self.state.version()).await
     }
 
     fn advance(&mut self) {
@@ -464,7 +465,7 @@ impl ManagedLedger {
 impl fmt::Debug for ManagedLedger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ManagedLedger")
-            .field("path", &self.path)
+            .field("topic", &self.topic)
             .field("state", &self.state)
             .finish_non_exhaustive()
     }

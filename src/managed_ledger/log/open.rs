@@ -11,7 +11,8 @@ use super::state::{LogState, ledger_id, position_id};
 use super::{LogContext, LogFailure, ManagedLedger};
 use crate::ledger::{CursorName, LedgerError};
 use crate::managed_ledger::formats::{FormatError, ManagedCursorInfo, decode_node};
-use crate::metadata::{Expected, LocalPath, MetadataError, PathError, Version, decode_name};
+use crate::metadata::{Expected, LocalPath, MetadataError, PathError, Version, decode_name, paths};
+use crate::naming::TopicName;
 
 /// Why a log was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,9 @@ pub enum OpenError {
     /// There is no such log.
     #[error("there is no such topic")]
     NotFound,
+    /// No store takes this name.
+    #[error("the topic's name cannot be stored: {0}")]
+    Name(#[from] PathError),
     /// What is stored of it is not what it should be.
     #[error("the list of ledgers cannot be read: {0}")]
     List(#[from] FormatError),
@@ -39,8 +43,8 @@ pub enum DeleteError {
     /// What is stored of it is not what it should be: what belongs to it is not known.
     #[error("what is stored of it cannot be read: {0}")]
     Format(#[from] FormatError),
-    /// The name of a node below it is none.
-    #[error("a cursor has no name: {0}")]
+    /// No store takes its name, or a cursor's.
+    #[error("a name cannot be stored: {0}")]
     Name(#[from] PathError),
     /// Somebody else has taken it over.
     #[error("fenced: somebody else has taken over the log")]
@@ -58,7 +62,7 @@ const CURSOR: &str = "pulsar/cursor";
 const DELETED_PROPERTY: &str = "pulsegate.deleted";
 
 impl ManagedLedger {
-    /// Opens a log, and makes it when there is none and `create` says so. `path` is that of `metadata::paths::managed_ledger`.
+    /// Opens the log of a topic or partition, and makes it when there is none and `create` says so.
     ///
     /// What others appended and was not confirmed to them is kept if it is found. Cancelled, it may have been made.
     ///
@@ -66,10 +70,11 @@ impl ManagedLedger {
     /// It is not open.
     pub async fn open(
         context: &LogContext,
-        path: LocalPath,
+        topic: &TopicName,
         settings: LogSettings,
         create: bool,
     ) -> Result<Self, OpenError> {
+        let path = paths::managed_ledger(topic)?;
         let metadata = &context.metadata;
         let mut node = metadata.get(&path).await.map_err(LogFailure::from)?;
         if let Some(found) = &node
@@ -77,7 +82,7 @@ impl ManagedLedger {
                 .property(DELETED_PROPERTY)
                 .is_some()
         {
-            delete_log(context, &path, Some(found.stat.version)).await?;
+            delete_log(context, topic, Some(found.stat.version)).await?;
             node = None;
         }
         if node.is_none() && !create {
@@ -90,12 +95,9 @@ impl ManagedLedger {
             }
             None => (LedgerList::default(), None),
         };
-        delete_unlisted(context, &path, &list).await?;
-        let mut log = Self::new(
-            context.clone(),
-            path,
-            LogState::new(settings, list, version),
-        );
+        delete_unlisted(context, &path, Some(&list)).await?;
+        let state = LogState::new(settings, list, version);
+        let mut log = Self::new(context.clone(), topic.clone(), path, state);
         let mut out = Vec::new();
         log.state.start(&mut out);
         let now = context.clock.unix_millis();
@@ -116,8 +118,8 @@ impl ManagedLedger {
     ///
     /// # Errors
     /// It is not deleted, or not all of it.
-    pub async fn delete_closed(context: &LogContext, path: &LocalPath) -> Result<(), DeleteError> {
-        delete_log(context, path, None).await
+    pub async fn delete_closed(context: &LogContext, topic: &TopicName) -> Result<(), DeleteError> {
+        delete_log(context, topic, None).await
     }
 }
 
@@ -192,11 +194,11 @@ async fn recover(
 }
 
 /// Deletes ledgers of the log that its list does not name: what a crash left between making one and listing it, or between taking one
-/// off the list and deleting it.
+/// off the list and deleting it. Without a list, those of its cursors as well.
 async fn delete_unlisted(
     context: &LogContext,
     path: &LocalPath,
-    list: &LedgerList,
+    list: Option<&LedgerList>,
 ) -> Result<(), LogFailure> {
     let store = &context.ledgers;
     let ours = store.find(OWNER, log_name(path).as_bytes()).await?;
@@ -205,7 +207,8 @@ async fn delete_unlisted(
             .custom_metadata
             .iter()
             .any(|(name, _)| name == CURSOR);
-        if !is_cursor && !list.contains(position_id(id)) {
+        let stays = list.is_some_and(|list| is_cursor || list.contains(position_id(id)));
+        if !stays {
             store.delete(id).await?;
         }
     }
@@ -215,9 +218,10 @@ async fn delete_unlisted(
 /// Deletes a log. With a version: unless its list has another.
 pub(super) async fn delete_log(
     context: &LogContext,
-    path: &LocalPath,
+    topic: &TopicName,
     version: Option<Version>,
 ) -> Result<(), DeleteError> {
+    let path = &paths::managed_ledger(topic)?;
     let metadata = &context.metadata;
     let node = metadata.get(path).await.map_err(LogFailure::from)?;
     let mut list = LedgerList::default();
@@ -242,8 +246,8 @@ pub(super) async fn delete_log(
     {
         context.ledgers.delete(id).await.map_err(LogFailure::from)?;
     }
-    delete_unlisted(context, path, &LedgerList::default()).await?;
-    delete_cursors(context, path).await?;
+    delete_unlisted(context, path, None).await?;
+    delete_cursors(context, topic, path).await?;
     metadata
         .delete_recursive(path)
         .await
@@ -251,7 +255,11 @@ pub(super) async fn delete_log(
     Ok(())
 }
 
-async fn delete_cursors(context: &LogContext, path: &LocalPath) -> Result<(), DeleteError> {
+async fn delete_cursors(
+    context: &LogContext,
+    topic: &TopicName,
+    path: &LocalPath,
+) -> Result<(), DeleteError> {
     let metadata = &context.metadata;
     let children = metadata.children(path).await.map_err(LogFailure::from)?;
     for child in children {
@@ -268,7 +276,7 @@ async fn delete_cursors(context: &LogContext, path: &LocalPath) -> Result<(), De
         }
         if let Some(cursors) = &context.cursors {
             let name = CursorName {
-                topic: log_name(path).to_owned(),
+                topic: topic.to_string(),
                 // A name that is not encoded is one that somebody wrote by hand.
                 cursor: decode_name(&child).unwrap_or(child),
             };
