@@ -81,7 +81,8 @@ fn main() {
         .seconds
         .unwrap_or(if arguments.bench { 5.0 } else { 0.05 });
     let time = Duration::from_secs_f64(seconds);
-    let folder = tempfile::tempdir_in(arguments.folder.unwrap_or_else(std::env::temp_dir))
+    let above = arguments.folder.clone();
+    let folder = tempfile::tempdir_in(above.unwrap_or_else(std::env::temp_dir))
         .expect("a folder to write to");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -8,13 +8,17 @@ mod world;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pulsegate::journal::JournalError;
-use pulsegate::ledger::{LedgerError, LedgerId};
+use pulsegate::ledger::{
+    CursorName, CursorStore, CursorUpdate, LedgerError, LedgerId, LedgerOptions, MemoryStore,
+};
+use pulsegate::managed_ledger::formats::ManagedCursorInfo;
 use pulsegate::managed_ledger::{
     AppendError, EntryRange, LogEnd, LogEvent, LogRead, ManagedLedger, OpenError, Position,
     ReadBudget, ReadError, Retention,
 };
-use pulsegate::metadata::MetadataError;
+use pulsegate::metadata::{Message, MetadataError};
 
 use self::stores::{Moment, WriterFault};
 use self::world::{World, entry, on_paused_time, small_ledgers, until_stuck};
@@ -45,6 +49,13 @@ async fn ended(world: &mut World) -> LogEnd {
             return end;
         }
     }
+}
+
+#[test]
+fn a_log_at_rest_takes_little() {
+    // What it points to at rest: one reader (its view, its part of the cache), a list of one ledger.
+    let bytes = size_of::<ManagedLedger>() + size_of::<pulsegate::managed_ledger::LogReader>();
+    assert!(bytes <= 1536, "{bytes}");
 }
 
 #[test]
@@ -472,6 +483,45 @@ fn a_deleted_log_leaves_nothing_and_begins_anew() {
         assert!(world.append(2));
         world.settle().await;
         world.check().await;
+    });
+}
+
+#[test]
+fn a_deleted_log_takes_its_cursors_with_it() {
+    on_paused_time(async {
+        let mut world = World::in_memory(small_ledgers(), 0);
+        let cursors = Arc::new(MemoryStore::default());
+        world.context.cursors = Some(Arc::clone(&cursors) as _);
+        assert!(world.open().await);
+        let name = CursorName {
+            topic: "persistent://t/n/x".into(),
+            cursor: "a/b".into(),
+        };
+        let (_, mut writer) = cursors.open_cursor(&name).await.expect("cursor");
+        let state = Bytes::from_static(b"state");
+        writer
+            .append(CursorUpdate::Snapshot(state))
+            .expect("written");
+        let ledger = world.ledgers.create(LedgerOptions::default()).await;
+        let ledger = ledger.expect("a cursor's ledger").id();
+        let info = ManagedCursorInfo {
+            cursors_ledger_id: i64::try_from(ledger.0).expect("id"),
+            ..ManagedCursorInfo::default()
+        };
+        for (cursor, value) in [("a%2Fb", Vec::new()), ("c", info.encode())] {
+            let node = world.path.child(cursor).expect("name");
+            let any = pulsegate::metadata::Expected::Any;
+            let put = world.metadata.put(&node, value.into(), any).await;
+            put.expect("a cursor's node");
+        }
+        let log = world.log.take().expect("open");
+        log.delete().await.expect("deleted");
+        let (state, _) = cursors.open_cursor(&name).await.expect("cursor");
+        assert_eq!(state, pulsegate::ledger::CursorState::default());
+        let opened = world.ledgers.open(ledger).await;
+        assert!(matches!(opened, Err(LedgerError::NoLedger(_))));
+        let left = world.metadata.children(&world.path).await.expect("read");
+        assert!(left.is_empty());
     });
 }
 
