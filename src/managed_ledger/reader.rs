@@ -59,7 +59,7 @@ impl LogReader {
         self.open.lock().retain(|(ledger_id, _)| !gone(*ledger_id));
     }
 
-    async fn from_ledgers(
+    async fn read_ledgers(
         &self,
         ranges: &[EntryRange],
         budget: ReadBudget,
@@ -71,7 +71,7 @@ impl LogReader {
         if !self.view.borrow().contains(first) {
             return Err(ReadError::Trimmed(first));
         }
-        match self.from_ledger(first.ledger_id, ranges, budget).await {
+        match self.read_ledger(first.ledger_id, ranges, budget).await {
             Ok(entries) => Ok(entries),
             Err(LedgerError::NoLedger(_) | LedgerError::NoEntry { .. })
                 if !self.view.borrow().contains(first) =>
@@ -90,7 +90,7 @@ impl LogReader {
     }
 
     /// Entries of the ranges of one ledger that come first.
-    async fn from_ledger(
+    async fn read_ledger(
         &self,
         ledger_id: i64,
         ranges: &[EntryRange],
@@ -156,7 +156,10 @@ impl LogReader {
         while gone < there {
             let middle = gone + (there - gone) / 2;
             let entry = u64::try_from(middle).unwrap_or(0);
-            match reader.read(&[entry..entry + 1], 0).await {
+            match reader
+                .read(std::slice::from_ref(&(entry..entry + 1)), 0)
+                .await
+            {
                 Ok(_) => there = middle,
                 Err(LedgerError::NoEntry { .. }) => gone = middle + 1,
                 Err(error) => return Err(error),
@@ -187,7 +190,7 @@ impl LogRead for LogReader {
         if self.read_cached(ranges, budget, &mut entries) {
             return Box::pin(std::future::ready(Ok(entries)));
         }
-        Box::pin(self.from_ledgers(ranges, budget))
+        Box::pin(self.read_ledgers(ranges, budget))
     }
 
     fn read_cached(

@@ -157,8 +157,8 @@ impl ManagedLedger {
         self.events.pop_front()
     }
 
-    /// Waits until nothing is on its way: all that was appended is durable or refused, all changes are written. Events are kept.
-    /// Cancel-safe.
+    /// Waits until nothing is on its way: all that was appended is durable or refused, all changes are written. Events are kept. What a
+    /// store did not do waits for [`Self::tick`], and so does this. Cancel-safe.
     pub async fn settled(&mut self) {
         while !self.work.is_empty() || (self.state.pending().0 > 0 && self.state.end().is_none()) {
             self.drive().await;
@@ -252,7 +252,8 @@ impl ManagedLedger {
     }
 
     /// Ends the present ledger when all that was taken is durable, and writes down how it ended, so that opening has nothing to recover.
-    /// Then [`Self::end`] is there. Cancelled, it is to be called again, or recovered when opened.
+    /// Then [`Self::end`] is there. Not ready while a store does not do its part: the caller has a time limit. Cancelled, it is to be called
+    /// again, or recovered when opened.
     pub async fn close(&mut self) {
         if self.state.end().is_none() {
             self.state.close();
@@ -379,8 +380,10 @@ impl ManagedLedger {
                 });
             }
             Effect::Delete(ids) => {
-                let unused = |writer: &Box<dyn LedgerWriter>| ids.contains(&writer.id());
-                self.created.take_if(|writer| unused(writer));
+                let created = self.created.as_ref().map(|writer| writer.id());
+                if created.is_some_and(|created| ids.contains(&created)) {
+                    self.created = None;
+                }
                 self.start(
                     async move { Done::Other(Input::Deleted(delete_ledgers(store, ids).await)) },
                 );
