@@ -545,6 +545,42 @@ fn l8_after_a_failed_sync_a_writer_accepts_nothing_more() {
 }
 
 #[test]
+fn l11_a_ledger_is_found_by_its_custom_metadata_until_it_is_deleted() {
+    on_each_engine(async |engine| {
+        let mut running = engine.start().await;
+        let options = |owner: &'static str| LedgerOptions {
+            custom_metadata: vec![
+                ("application".to_owned(), Bytes::from_static(b"pulsar")),
+                ("owner".to_owned(), Bytes::from_static(owner.as_bytes())),
+            ],
+            ..LedgerOptions::default()
+        };
+        let mut ids = Vec::new();
+        for owner in ["one", "other", "one"] {
+            let made = running.store.create(options(owner)).await;
+            ids.push(made.expect("create").id());
+        }
+        create(&running).await;
+        running = engine.restart(running).await;
+        let find = async |running: &Running, name, value: &'static str| {
+            let found = running.store.find(name, value.as_bytes()).await;
+            let ids = found.expect("find").into_iter().map(|(id, _)| id);
+            ids.collect::<Vec<_>>()
+        };
+        assert_eq!(find(&running, "owner", "one").await, [ids[0], ids[2]]);
+        assert_eq!(find(&running, "application", "pulsar").await, ids);
+        assert!(find(&running, "owner", "nobody").await.is_empty());
+        assert!(find(&running, "application", "one").await.is_empty());
+        let found = running.store.find("owner", b"other").await.expect("find");
+        assert_eq!(found, [(ids[1], options("other"))]);
+        running.store.delete(ids[0]).await.expect("delete");
+        assert_eq!(find(&running, "owner", "one").await, [ids[2]]);
+        running = engine.restart(running).await;
+        assert_eq!(find(&running, "owner", "one").await, [ids[2]]);
+    });
+}
+
+#[test]
 fn l9_a_damaged_entry_is_an_error_that_names_its_place_and_others_are_read() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -29,6 +29,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Ledger {
+    options: LedgerOptions,
     entries: BTreeMap<u64, Bytes>,
     next: u64,
     length: u64,
@@ -77,11 +78,14 @@ impl MemoryStore {
 }
 
 impl LedgerStore for MemoryStore {
-    fn create(&self, _: LedgerOptions) -> LedgerFuture<'_, Box<dyn LedgerWriter>> {
+    fn create(&self, options: LedgerOptions) -> LedgerFuture<'_, Box<dyn LedgerWriter>> {
         let mut state = self.state.lock();
         state.last_ledger += 1;
         let id = LedgerId(state.last_ledger);
-        let ledger = Arc::new(Mutex::new(Ledger::default()));
+        let ledger = Arc::new(Mutex::new(Ledger {
+            options,
+            ..Ledger::default()
+        }));
         state.ledgers.insert(id.0, Arc::clone(&ledger));
         let progress = watch::Sender::new(Progress::default());
         let writer: Box<dyn LedgerWriter> = Box::new(Writer {
@@ -110,6 +114,22 @@ impl LedgerStore for MemoryStore {
             let mut ledger = ledger.lock();
             ledger.entries = ledger.entries.split_off(&first);
         }))
+    }
+
+    fn find<'a>(
+        &'a self,
+        name: &'a str,
+        value: &'a [u8],
+    ) -> LedgerFuture<'a, Vec<(LedgerId, LedgerOptions)>> {
+        let state = self.state.lock();
+        let mut found: Vec<_> = state
+            .ledgers
+            .iter()
+            .map(|(id, ledger)| (LedgerId(*id), ledger.lock().options.clone()))
+            .filter(|(_, options)| options.has(name, value))
+            .collect();
+        found.sort_unstable_by_key(|(id, _)| *id);
+        ready(Ok(found))
     }
 
     fn delete(&self, id: LedgerId) -> LedgerFuture<'_, ()> {

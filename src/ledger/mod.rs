@@ -13,6 +13,7 @@
 //! - **L8** After one failure a writer accepts nothing more. A refusal by `append` itself is no such failure: nothing was taken.
 //! - **L9** A read returns the entry of the ledger that was asked for, or an error; never other bytes.
 //! - **L10** What recovery cut never becomes readable later.
+//! - **L11** A ledger that was made is found by its custom metadata until it is deleted, where the store can look for ledgers at all.
 //!
 //! And of cursors:
 //!
@@ -152,6 +153,15 @@ pub trait LedgerStore: Send + Sync + fmt::Debug {
     /// undone by a lower number. Cancel-safe.
     fn trim(&self, ledger: LedgerId, first: u64) -> LedgerFuture<'_, ()>;
 
+    /// Ledgers with this name and value in their custom metadata, and what they were made with; in the order of their ids. For who
+    /// wants to find what was made and never written down. A store whose ledgers are spread over other machines may know none.
+    /// Cancel-safe.
+    fn find<'a>(
+        &'a self,
+        name: &'a str,
+        value: &'a [u8],
+    ) -> LedgerFuture<'a, Vec<(LedgerId, LedgerOptions)>>;
+
     /// Deletes a ledger; its writer's appends fail. Cancelled, it may have been deleted.
     fn delete(&self, ledger: LedgerId) -> LedgerFuture<'_, ()>;
 }
@@ -261,6 +271,16 @@ pub enum LedgerError {
 impl fmt::Display for LedgerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl LedgerOptions {
+    /// Whether the custom metadata has this name with this value.
+    #[must_use]
+    pub fn has(&self, name: &str, value: &[u8]) -> bool {
+        self.custom_metadata
+            .iter()
+            .any(|(key, content)| key == name && content == value)
     }
 }
 

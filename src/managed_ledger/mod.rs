@@ -1,16 +1,27 @@
 //! One log per topic over ledgers, and the cursors that read it.
 //!
-//! So far: what Apache Pulsar stores of managed ledgers and cursors, byte for byte ([`formats`]), positions, and the state
-//! of a cursor. All of it is pure: no runtime, no files, no clock. Nothing here knows what is in an entry.
+//! [`ManagedLedger`] is the log; [`LogView`] is what it is at one moment, [`LogReader`] reads it, through an [`EntryCache`]. What a
+//! subscription has acknowledged is a [`CursorState`]. What Apache Pulsar stores of managed ledgers and cursors is in [`formats`], byte for
+//! byte. Nothing here knows what is in an entry, nor where ledgers and metadata are.
 //!
-//! Start at [`CursorState`] for what a subscription has acknowledged, at [`formats`] for how that is written.
+//! All of it is pure, but for what drives a log (`log`, `log/open`) and the reader: no runtime, no files, no clock.
 
 mod ack_set;
+mod cache;
 mod cursor;
 mod entry_set;
 pub mod formats;
+mod log;
 mod position;
+mod reader;
 
 pub use ack_set::AckSet;
+pub use cache::{EntryCache, LogCache};
 pub use cursor::{Acknowledged, CursorState, HolesForm};
+pub use log::{
+    AppendError, DeleteError, EntryRange, LedgerStats, LogContext, LogEnd, LogEntry, LogEvent,
+    LogFailure, LogRead, LogSettings, LogStats, LogView, ManagedLedger, OpenError, ReadBudget,
+    ReadError, ReadFuture, Retention,
+};
 pub use position::{LEDGER_ENTRIES_MAX, LogExtent, Position};
+pub use reader::LogReader;

@@ -251,6 +251,15 @@ impl LedgerStore for EmbeddedStore {
         })
     }
 
+    fn find<'a>(
+        &'a self,
+        name: &'a str,
+        value: &'a [u8],
+    ) -> LedgerFuture<'a, Vec<(LedgerId, LedgerOptions)>> {
+        let found = self.shared.ledgers.find(name, value);
+        Box::pin(std::future::ready(Ok(found)))
+    }
+
     fn delete(&self, ledger: LedgerId) -> LedgerFuture<'_, ()> {
         Box::pin(async move {
             if let Ok(cell) = self.cell(ledger) {

@@ -1,6 +1,7 @@
 //! The ledgers as the log has them: what the journal tells is applied here, and readers look here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
@@ -9,9 +10,10 @@ use tokio::sync::watch;
 
 use super::gc::Usage;
 use super::index::LedgerIndex;
+use super::options;
 use crate::journal::format::{Malformed, Reader};
 use crate::journal::{Completion, JournalError, Location, Record, Replica};
-use crate::ledger::{LedgerError, Progress, Sealed};
+use crate::ledger::{LedgerError, LedgerId, LedgerOptions, Progress, Sealed};
 
 /// Section of a checkpoint: ledgers.
 const LEDGERS: u32 = 3;
@@ -22,6 +24,8 @@ const LAST_ID: u32 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Ledgers {
     cells: RwLock<HashMap<u64, Arc<LedgerCell>>>,
+    /// Ledgers by the hashes of what is in their custom metadata.
+    by_metadata: Mutex<BTreeSet<(u64, u64)>>,
     last_id: Mutex<u64>,
 }
 
@@ -71,10 +75,53 @@ impl Ledgers {
         *last
     }
 
+    /// Ledgers with this in their custom metadata.
+    pub(super) fn find(&self, name: &str, value: &[u8]) -> Vec<(LedgerId, LedgerOptions)> {
+        let hash = metadata_hash(name, value);
+        let same_hash: Vec<u64> = {
+            let by_metadata = self.by_metadata.lock();
+            let ids = by_metadata.range((hash, 0)..=(hash, u64::MAX));
+            ids.map(|(_, id)| *id).collect()
+        };
+        let cells = same_hash.into_iter().filter_map(|id| self.cell(id));
+        cells
+            .filter_map(|cell| {
+                let options = options::decode(&cell.state.lock().index.options).ok()?;
+                options
+                    .has(name, value)
+                    .then_some((LedgerId(cell.id), options))
+            })
+            .collect()
+    }
+
+    /// A ledger with these options is there, or is gone.
+    fn note(&self, ledger: u64, options: &Bytes, there: bool) {
+        // Options that are not understood can only be those of a later version: the ledger is not found by them.
+        let Ok(options) = options::decode(options) else {
+            return;
+        };
+        let mut by_metadata = self.by_metadata.lock();
+        for (name, value) in &options.custom_metadata {
+            let key = (metadata_hash(name, value), ledger);
+            if there {
+                by_metadata.insert(key);
+            } else {
+                by_metadata.remove(&key);
+            }
+        }
+    }
+
     fn used(&self, ledger: u64) {
         let mut last = self.last_id.lock();
         *last = (*last).max(ledger);
     }
+}
+
+/// The same in every process: the order of what is found must not depend on it.
+fn metadata_hash(name: &str, value: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (name, value).hash(&mut hasher);
+    hasher.finish()
 }
 
 impl LedgerCell {
@@ -154,6 +201,7 @@ impl LedgerReplica {
         let index = std::mem::take(&mut state.index);
         state.ended = Some(Ended::Deleted);
         drop(state);
+        self.ledgers.note(ledger, &index.options, false);
         index
             .places()
             .for_each(|at| self.usage.remove(at.generation, at.length));
@@ -185,6 +233,7 @@ impl Replica for LedgerReplica {
             Record::LedgerCreated { ledger, options } => {
                 self.ledgers.used(*ledger);
                 let index = LedgerIndex::new(Bytes::copy_from_slice(options));
+                self.ledgers.note(*ledger, &index.options, true);
                 let cell = Arc::new(LedgerCell::new(*ledger, index));
                 self.ledgers.cells.write().entry(*ledger).or_insert(cell);
             }
@@ -231,6 +280,7 @@ impl Replica for LedgerReplica {
                     index
                         .places()
                         .for_each(|at| self.usage.add(at.generation, at.length));
+                    self.ledgers.note(id, &index.options, true);
                     cells.insert(id, Arc::new(LedgerCell::new(id, index)));
                 }
             }

@@ -180,11 +180,10 @@ impl CursorState {
     /// Entries are gone from the log, or came to it: what is no longer there counts as acknowledged.
     pub fn log_changed(&mut self, log: &LogExtent) -> Acknowledged {
         let before = self.mark_delete;
-        if let Some((first, _)) = log.ledgers().next() {
-            let gone = Position::before(first);
-            if self.mark_delete < gone {
-                self.move_to(gone);
-            }
+        if let Some(gone) = log.before_first()
+            && self.mark_delete < gone
+        {
+            self.move_to(gone);
         }
         self.holes
             .retain(|ledger_id, _| log.entries(*ledger_id).is_some());
