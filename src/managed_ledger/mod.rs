@@ -10,9 +10,17 @@ mod cursor;
 mod entry_set;
 pub mod formats;
 mod log;
+mod managed_cursor;
 mod position;
 
 pub use ack_set::AckSet;
-pub use cursor::{Acknowledged, CursorState, HolesForm};
+pub use cursor::{
+    Acknowledged, CursorRecordError, CursorState, Find, FindNewest, HolesForm, MarkDeletes,
+    ReadPosition, StartAt, find_newest,
+};
 pub use log::{EntryRange, LogEntry, LogRead, LogView, ReadBudget, ReadError, ReadFuture};
+pub use managed_cursor::{
+    CursorError, CursorFailure, CursorForm, CursorId, CursorLedgerSettings, CursorLedgers,
+    CursorStats, CursorStorage, Flush, ManagedCursor, Recovered, RollBack,
+};
 pub use position::{LEDGER_ENTRIES_MAX, LogExtent, Position};
