@@ -1,9 +1,11 @@
 //! One log per topic over ledgers, and the cursors that read it.
 //!
-//! So far: what Apache Pulsar stores of managed ledgers and cursors, byte for byte ([`formats`]), positions, and the state
-//! of a cursor. All of it is pure: no runtime, no files, no clock. Nothing here knows what is in an entry.
+//! What Apache Pulsar stores of managed ledgers and cursors, byte for byte ([`formats`]), positions, how a log looks at one moment
+//! ([`LogView`]), and cursors: their state, what of it is written, and where. All of it is pure (no runtime, no files, no clock)
+//! but `managed_cursor`, which waits for stores. Nothing here knows what is in an entry.
 //!
-//! Start at [`CursorState`] for what a subscription has acknowledged, at [`formats`] for how that is written.
+//! Start at [`CursorState`] for what a subscription has acknowledged, at [`ManagedCursor`] for how that becomes durable, at [`formats`]
+//! for how Apache Pulsar writes it.
 
 mod ack_set;
 mod cursor;

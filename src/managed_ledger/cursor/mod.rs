@@ -253,6 +253,21 @@ impl CursorState {
         })
     }
 
+    /// The so manieth entry that is not acknowledged, counted from 1, as with `peek` of admin clients.
+    #[must_use]
+    pub fn nth_unacknowledged(&self, place: u64, log: &LogExtent) -> Option<Position> {
+        let mut left = i64::try_from(place).ok()?.checked_sub(1)?;
+        for run in self.unacknowledged_runs(self.mark_delete, log) {
+            let length = run.entries.end - run.entries.start;
+            if left < length {
+                let entry = run.entries.start.checked_add(left).filter(|_| left >= 0)?;
+                return Some(Position::new(run.ledger_id, entry));
+            }
+            left -= length;
+        }
+        None
+    }
+
     /// What is acknowledged behind the mark-delete position, in order.
     pub fn acknowledged_ranges(&self) -> impl Iterator<Item = EntryRange> + '_ {
         self.holes.iter().flat_map(|(ledger_id, entries)| {

@@ -85,6 +85,10 @@ proptest! {
             read.rewind(&state);
             prop_assert_eq!(flat(read.next_runs(&state, extent, 999, 999)), whole.clone());
         }
+        let nth = |place: u64| state.nth_unacknowledged(place, extent);
+        let places = (1..=whole.len() as u64).filter_map(nth).collect::<Vec<_>>();
+        prop_assert_eq!(&places, &whole);
+        prop_assert_eq!((nth(0), nth(whole.len() as u64 + 1), nth(u64::MAX)), (None, None, None));
         let mut skipped = state.clone();
         skipped.skip(limit, extent);
         let rest: Vec<Position> = whole.iter().copied().skip(usize::try_from(limit).expect("few")).collect();

@@ -896,3 +896,75 @@ fn a_reader_leaves_nothing_behind() {
         cursor.close(1).await.expect("closed");
     });
 }
+
+/// Cursor ledgers as Apache Pulsar wrote them are read, written further and left in a form that says the same.
+#[test]
+fn cursors_of_apache_pulsar_are_opened_and_go_on() {
+    let log = LogExtent::new((0..200).map(|ledger| (ledger, 1000)));
+    for (file, holes) in [
+        ("cursor_ledgers.txt", HolesForm::Ranges),
+        ("cursor_ledgers_other_form.txt", HolesForm::BitSets),
+    ] {
+        let path = format!(
+            "{}/tests/fixtures/metadata/{file}",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let text = std::fs::read_to_string(path).expect("recorded");
+        let mut ledgers: BTreeMap<&str, Vec<Bytes>> = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let mut columns = line.split('\t');
+            let name = columns.next().expect("a cursor");
+            let hex = columns.nth(1).and_then(|value| value.strip_prefix("hex:"));
+            let hex = hex.expect("bytes");
+            let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex");
+            let entry: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+            ledgers.entry(name).or_default().push(entry.into());
+        }
+        let mut with_holes = 0;
+        for (name, entries) in ledgers {
+            on_runtime(async {
+                let store = store(Some(holes));
+                let last = PositionInfo::decode(entries.last().expect("one")).expect("a position");
+                let mut writer = store
+                    .ledgers
+                    .create(LedgerOptions::default())
+                    .await
+                    .expect("created");
+                writer.append(&entries).expect("append");
+                let node = ManagedCursorInfo {
+                    cursors_ledger_id: i64::try_from(writer.id().0).expect("small"),
+                    ..ManagedCursorInfo::default()
+                };
+                store.put_node(&node).await;
+                let mut cursor = store.open(&log).await;
+                let mark_delete = Position::new(last.ledger_id, last.entry_id);
+                assert_eq!(cursor.state().mark_delete(), mark_delete, "{name}");
+                let ranges = cursor.state().acknowledged_ranges().count();
+                let bits = last.individual_deleted_message_ranges.iter();
+                let is_set = bits.flat_map(|set| &set.values).any(|word| *word != 0);
+                match holes {
+                    HolesForm::Ranges => assert_eq!(ranges, last.individual_deleted_messages.len()),
+                    HolesForm::BitSets => assert_eq!(
+                        ranges > 0,
+                        is_set || !last.individual_deleted_messages.is_empty()
+                    ),
+                }
+                with_holes += usize::from(ranges > 0);
+                assert_eq!(cursor.state().properties().len(), last.properties.len());
+                let next = cursor
+                    .state()
+                    .next_unacknowledged(mark_delete, &log)
+                    .expect("more");
+                cursor.acknowledge(next, &log).expect("works");
+                cursor.settled(1).await.expect("durable");
+                let state = cursor.state().clone();
+                drop(cursor);
+                let again = store.open(&log).await;
+                assert_eq!(again.state(), &state, "{name}");
+                again.close(2).await.expect("closed");
+                assert_eq!(store.open(&log).await.state(), &state, "{name}");
+            });
+        }
+        assert!(with_holes > 0, "{file}");
+    }
+}
