@@ -49,6 +49,9 @@ async fn bytes_of_one(form: CursorForm) -> (usize, usize) {
             cursor.acknowledge_through(position, &log).expect("works");
             cursor.settled(entry * 2000).await.expect("durable");
         }
+        while !cursor.rest(60_000).expect("works") {
+            cursor.progressed().await.expect("works");
+        }
         cursors.push(cursor);
     }
     let after = dhat::HeapStats::get();

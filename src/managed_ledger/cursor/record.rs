@@ -126,6 +126,15 @@ impl CursorState {
         Ok((state, number))
     }
 
+    /// The number of a record; `None` when it is none.
+    pub(crate) fn record_number(record: &[u8]) -> Option<u64> {
+        let (content, checksum) = record.split_last_chunk::<4>()?;
+        if crc32c::crc32c(content) != u32::from_be_bytes(*checksum) {
+            return None;
+        }
+        Reader(content.get(2..)?).varint().ok()
+    }
+
     fn read_record(
         &mut self,
         record: &[u8],

@@ -12,6 +12,8 @@
 
 mod change_log;
 mod cursor_ledger;
+#[cfg(test)]
+mod model_tests;
 mod node;
 mod stats;
 #[cfg(test)]
@@ -103,7 +105,7 @@ pub struct ManagedCursor {
     /// How many of the changes are durable.
     durable: u64,
     form: Form,
-    failed: Option<CursorFailure>,
+    failed: Option<Box<CursorFailure>>,
 }
 
 enum Form {
@@ -202,8 +204,8 @@ impl ManagedCursor {
                 if info.cursors_ledger_id >= 0 {
                     return Err(CursorError::OtherForm(info.cursors_ledger_id));
                 }
-                let (form, state) =
-                    ChangeLogForm::open(store.as_ref(), id, node, &info, log).await?;
+                let store = Arc::clone(store);
+                let (form, state) = ChangeLogForm::open(store, id, node, &info, log).await?;
                 let form = Form::ChangeLog(Box::new(form));
                 Ok((Self::with(state, form), Recovered::Whole))
             }
@@ -287,7 +289,7 @@ impl ManagedCursor {
     /// Why nothing becomes durable any more.
     #[must_use]
     pub fn failure(&self) -> Option<&CursorFailure> {
-        self.failed.as_ref()
+        self.failed.as_deref()
     }
 
     /// See [`CursorState::acknowledge`].
@@ -434,7 +436,7 @@ impl ManagedCursor {
         change: impl FnOnce(&mut RecordedState) -> Acknowledged,
     ) -> Result<Acknowledged, CursorError> {
         if let Some(failure) = &self.failed {
-            return Err(failure.clone().into());
+            return Err(CursorFailure::clone(failure).into());
         }
         let done = change(&mut self.recorded);
         if done != Acknowledged::Nothing {
@@ -453,7 +455,7 @@ impl ManagedCursor {
     /// The cursor has failed, now or before.
     pub fn flush(&mut self, now: i64, urgency: Flush) -> Result<(), CursorError> {
         if let Some(failure) = &self.failed {
-            return Err(failure.clone().into());
+            return Err(CursorFailure::clone(failure).into());
         }
         let (recorded, changed) = (&mut self.recorded, self.changed);
         let done = match &mut self.form {
@@ -471,7 +473,7 @@ impl ManagedCursor {
     /// The cursor has failed, now or before.
     pub async fn progressed(&mut self) -> Result<u64, CursorError> {
         if let Some(failure) = &self.failed {
-            return Err(failure.clone().into());
+            return Err(CursorFailure::clone(failure).into());
         }
         let done = match &mut self.form {
             Form::NonDurable => std::future::pending().await,
@@ -502,13 +504,35 @@ impl ManagedCursor {
         self.durable < self.changed
     }
 
+    /// Gives up what a cursor needs only to change, and what is stored beyond its state; the next flush takes it up again. False when
+    /// something has to be waited for ([`Self::progressed`]) before that is done: to be asked again. Neither blocks nor waits.
+    ///
+    /// # Errors
+    /// The cursor has failed, now or before.
+    pub fn rest(&mut self, now: i64) -> Result<bool, CursorError> {
+        let (recorded, changed) = (&mut self.recorded, self.changed);
+        let Form::ChangeLog(form) = &mut self.form else {
+            return Ok(self.durable >= changed);
+        };
+        if let Some(failure) = &self.failed {
+            return Err(CursorFailure::clone(failure).into());
+        }
+        match form.rest(recorded, changed, now) {
+            Ok(rests) => {
+                self.after(Ok(()))?;
+                Ok(rests)
+            }
+            Err(failure) => self.after(Err(failure)).map(|()| false),
+        }
+    }
+
     /// Makes all of it durable in the form that takes least to open again, and its node say so. Cancelled, it is as durable as it was.
     ///
     /// # Errors
     /// The cursor has failed, now or before.
     pub async fn close(mut self, now: i64) -> Result<(), CursorError> {
         if let Some(failure) = self.failed.take() {
-            return Err(failure.into());
+            return Err((*failure).into());
         }
         match self.form {
             Form::NonDurable => Ok(()),
@@ -548,7 +572,7 @@ impl ManagedCursor {
         };
         self.durable = self.durable.max(durable);
         done.map_err(|failure| {
-            self.failed = Some(failure.clone());
+            self.failed = Some(Box::new(failure.clone()));
             failure.into()
         })
     }

@@ -1,11 +1,10 @@
-//! Cursors in each of their forms against a set of what is not acknowledged, over crashes; and what each form leaves behind.
+//! What each form of a cursor does and leaves behind.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use proptest::prelude::*;
 
 use super::*;
 use crate::ledger::{CursorUpdate, LedgerId, LedgerOptions, LedgerStore as _, MemoryStore};
@@ -13,9 +12,7 @@ use crate::managed_ledger::formats::{ManagedCursorInfo, PositionInfo, decode_nod
 use crate::managed_ledger::{HolesForm, StartAt};
 use crate::metadata::{Expected, MemoryMetadata, Message, SystemClock};
 
-const MESSAGES: u32 = 3;
-
-fn on_runtime(test: impl Future<Output = ()>) {
+pub(super) fn on_runtime(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -24,7 +21,7 @@ fn on_runtime(test: impl Future<Output = ()>) {
     runtime.block_on(test);
 }
 
-fn id() -> CursorId {
+pub(super) fn id() -> CursorId {
     CursorId {
         topic: TopicName::parse("persistent://tenant/namespace/topic").expect("a topic"),
         cursor: "sub/1".to_owned(),
@@ -32,9 +29,9 @@ fn id() -> CursorId {
 }
 
 /// A store in memory: what is written is durable at once, so that a crash is an end without close.
-struct Store {
+pub(super) struct Store {
     ledgers: MemoryStore,
-    storage: Arc<CursorStorage>,
+    pub(super) storage: Arc<CursorStorage>,
 }
 
 fn settings() -> CursorLedgerSettings {
@@ -45,7 +42,7 @@ fn settings() -> CursorLedgerSettings {
     }
 }
 
-fn store(in_ledgers: Option<HolesForm>) -> Store {
+pub(super) fn store(in_ledgers: Option<HolesForm>) -> Store {
     let metadata = MemoryMetadata::new(Arc::new(SystemClock::new()));
     let metadata = LocalMetadata::new(Arc::new(metadata.connect()));
     let ledgers = MemoryStore::default();
@@ -69,19 +66,19 @@ fn store(in_ledgers: Option<HolesForm>) -> Store {
     Store { ledgers, storage }
 }
 
-fn stores() -> [Store; 3] {
+pub(super) fn stores() -> [Store; 3] {
     [None, Some(HolesForm::Ranges), Some(HolesForm::BitSets)].map(store)
 }
 
 impl Store {
-    async fn create(&self, mark_delete: Position) -> ManagedCursor {
+    pub(super) async fn create(&self, mark_delete: Position) -> ManagedCursor {
         let state = CursorState::new(mark_delete);
         ManagedCursor::create(Arc::clone(&self.storage), &id(), state, 1)
             .await
             .expect("created")
     }
 
-    async fn open(&self, log: &LogExtent) -> ManagedCursor {
+    pub(super) async fn open(&self, log: &LogExtent) -> ManagedCursor {
         let (cursor, recovered) = ManagedCursor::open(Arc::clone(&self.storage), &id(), log)
             .await
             .expect("opened");
@@ -107,351 +104,16 @@ impl Store {
     }
 }
 
-#[derive(Debug, Clone)]
-enum Step {
-    Acknowledge(usize),
-    InBatch(usize, u8),
-    Through(usize),
-    Skip(u64),
-    Seek(usize),
-    SeekInto(usize, u8),
-    SeekEnd,
-    Append(i64),
-    Roll(i64),
-    Trim,
-    Properties(i64),
-    CursorProperties(i64),
-    /// So many milliseconds pass.
-    Flush(i64, bool),
-    Progress,
-    Settle,
-    Crash,
-    Close,
-    Delete,
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let place = || 0..60_usize;
-    let step = prop_oneof![
-        10 => place().prop_map(Step::Acknowledge),
-        5 => (place(), 0..8_u8).prop_map(|(place, bits)| Step::InBatch(place, bits)),
-        1 => place().prop_map(Step::Through),
-        1 => (0..6_u64).prop_map(Step::Skip),
-        1 => place().prop_map(Step::Seek),
-        1 => (place(), 1..8_u8).prop_map(|(place, bits)| Step::SeekInto(place, bits)),
-        1 => Just(Step::SeekEnd),
-        3 => (1..9_i64).prop_map(Step::Append),
-        1 => (1..4_i64).prop_map(Step::Roll),
-        1 => Just(Step::Trim),
-        1 => any::<i64>().prop_map(Step::Properties),
-        1 => any::<i64>().prop_map(Step::CursorProperties),
-        6 => (0..900_i64, any::<bool>()).prop_map(|(later, now)| Step::Flush(later, now)),
-        3 => Just(Step::Progress),
-        2 => Just(Step::Settle),
-        2 => Just(Step::Crash),
-        1 => Just(Step::Close),
-        1 => Just(Step::Delete),
-    ];
-    prop::collection::vec(step, 1..80)
-}
-
-/// What is there and what of it is not acknowledged, message by message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Model {
-    ledgers: BTreeMap<i64, i64>,
-    unacknowledged: BTreeSet<(Position, u32)>,
-    properties: BTreeMap<String, i64>,
-    cursor_properties: BTreeMap<String, String>,
-}
-
-impl Model {
-    fn new() -> Self {
-        let mut model = Self {
-            ledgers: BTreeMap::from([(3, 0)]),
-            unacknowledged: BTreeSet::new(),
-            properties: BTreeMap::new(),
-            cursor_properties: BTreeMap::new(),
-        };
-        model.append(12);
-        model
-    }
-
-    fn log(&self) -> LogExtent {
-        LogExtent::new(self.ledgers.clone())
-    }
-
-    fn view(&self) -> LogView {
-        let end = self.log().last().or(self.log().before_first());
-        LogView::new(self.log(), end.expect("ledgers"), None)
-    }
-
-    fn entries(&self) -> Vec<Position> {
-        let runs = self.ledgers.iter();
-        runs.flat_map(|(ledger, entries)| (0..*entries).map(|entry| Position::new(*ledger, entry)))
-            .collect()
-    }
-
-    fn at(&self, place: usize) -> Option<Position> {
-        let entries = self.entries();
-        entries.get(place % entries.len().max(1)).copied()
-    }
-
-    fn append(&mut self, count: i64) {
-        let (ledger, entries) = self.ledgers.pop_last().expect("there is one");
-        self.ledgers.insert(ledger, entries + count);
-        for entry in entries..entries + count {
-            let position = Position::new(ledger, entry);
-            (0..MESSAGES).for_each(|message| _ = self.unacknowledged.insert((position, message)));
-        }
-    }
-
-    fn seek(&mut self, to: Option<Position>, remaining: Option<u8>) {
-        self.properties.clear();
-        self.unacknowledged.clear();
-        for position in self.entries() {
-            if to.is_some_and(|to| position >= to) {
-                let bits = remaining.filter(|_| Some(position) == to).unwrap_or(7);
-                let messages = (0..MESSAGES).filter(|message| bits & (1 << message) != 0);
-                self.unacknowledged
-                    .extend(messages.map(|message| (position, message)));
-            }
-        }
-    }
-
-    /// What the log has lost is not to be acknowledged any more, whoever remembers it; what it got since is.
-    fn with_log_of(&self, now: &Self) -> Self {
-        let mut then = self.clone();
-        then.ledgers.clone_from(&now.ledgers);
-        then.unacknowledged
-            .retain(|(position, _)| now.log().contains(*position));
-        for position in now
-            .entries()
-            .into_iter()
-            .filter(|position| !self.log().contains(*position))
-        {
-            (0..MESSAGES).for_each(|message| _ = then.unacknowledged.insert((position, message)));
-        }
-        then
-    }
-
-    fn of(cursor: &CursorState, log: &BTreeMap<i64, i64>) -> Self {
-        let mut model = Self {
-            ledgers: log.clone(),
-            unacknowledged: BTreeSet::new(),
-            properties: cursor.properties().clone(),
-            cursor_properties: cursor.cursor_properties().clone(),
-        };
-        for position in model.entries() {
-            let batch = cursor.batch(position);
-            let messages = (0..MESSAGES).filter(|message| {
-                !cursor.is_acknowledged(position)
-                    && batch.is_none_or(|batch| batch.contains(*message))
-            });
-            let messages: Vec<u32> = messages.collect();
-            model
-                .unacknowledged
-                .extend(messages.into_iter().map(|message| (position, message)));
-        }
-        model
-    }
-}
-
-fn remaining(bits: u8) -> AckSet {
-    AckSet::from_words([i64::from(bits)])
-}
-
-/// Applies a step to both; false when it is none that changes the state.
-fn apply(step: &Step, model: &mut Model, cursor: &mut ManagedCursor) -> bool {
-    let log = model.log();
-    match *step {
-        Step::Acknowledge(place) => {
-            if let Some(position) = model.at(place) {
-                model.unacknowledged.retain(|(other, _)| *other != position);
-                cursor.acknowledge(position, &log).expect("works");
-            }
-        }
-        Step::InBatch(place, bits) => {
-            if let Some(position) = model.at(place) {
-                model
-                    .unacknowledged
-                    .retain(|(other, message)| *other != position || bits & (1 << message) != 0);
-                cursor
-                    .acknowledge_in_batch(position, MESSAGES, &remaining(bits), &log)
-                    .expect("works");
-            }
-        }
-        Step::Through(place) => {
-            if let Some(position) = model.at(place) {
-                model.unacknowledged.retain(|(other, _)| *other > position);
-                cursor.acknowledge_through(position, &log).expect("works");
-            }
-        }
-        Step::Skip(entries) => {
-            let left: BTreeSet<Position> = model.unacknowledged.iter().map(|(at, _)| *at).collect();
-            let gone = left
-                .into_iter()
-                .take(usize::try_from(entries).expect("few"));
-            if let Some(last) = gone.last() {
-                model.unacknowledged.retain(|(other, _)| *other > last);
-            }
-            cursor.skip(entries, &log).expect("works");
-        }
-        Step::Seek(place) => {
-            if let Some(position) = model.at(place) {
-                model.seek(Some(position), None);
-                let to = StartAt::At(position).mark_delete(&model.view());
-                cursor.reset(to, None).expect("works");
-            }
-        }
-        Step::SeekInto(place, bits) => {
-            if let Some(position) = model.at(place) {
-                model.seek(Some(position), Some(bits));
-                let to = StartAt::At(position).mark_delete(&model.view());
-                cursor
-                    .reset(to, Some((position, remaining(bits))))
-                    .expect("works");
-            }
-        }
-        Step::SeekEnd => {
-            model.seek(None, None);
-            let to = StartAt::Latest.mark_delete(&model.view());
-            cursor.reset(to, None).expect("works");
-        }
-        Step::Append(count) => {
-            model.append(count);
-            cursor.log_changed(&model.log()).expect("works");
-        }
-        Step::Roll(higher) => {
-            let (last, _) = model.ledgers.last_key_value().expect("one");
-            model.ledgers.insert(last + higher, 0);
-            cursor.log_changed(&model.log()).expect("works");
-        }
-        Step::Trim => {
-            if model.ledgers.len() > 1 {
-                let (gone, _) = model.ledgers.pop_first().expect("two");
-                model
-                    .unacknowledged
-                    .retain(|(position, _)| position.ledger_id != gone);
-                cursor.log_changed(&model.log()).expect("works");
-            }
-        }
-        Step::Properties(value) => {
-            model.properties = BTreeMap::from([(format!("p{}", value % 3), value)]);
-            let properties = model.properties.clone();
-            cursor.set_properties(properties).expect("works");
-        }
-        Step::CursorProperties(value) => {
-            let name = format!("c{}", value % 3);
-            model.cursor_properties = BTreeMap::from([(name, value.to_string())]);
-            let properties = model.cursor_properties.clone();
-            cursor.set_cursor_properties(properties).expect("works");
-        }
-        _ => return false,
-    }
-    true
-}
-
-/// All that the cursor was, by how often it had been changed, since it was known to be durable.
-type History = Vec<(u64, Model)>;
-
-async fn run(store: &Store, steps: &[Step]) {
-    let mut model = Model::new();
-    let mut cursor = store.create(Position::before(3)).await;
-    let mut history: History = vec![(0, model.clone())];
-    let mut now = 10;
-    for step in steps {
-        if apply(step, &mut model, &mut cursor) {
-            history.push((cursor.changed(), model.clone()));
-        }
-        match step {
-            Step::Flush(later, urgent) => {
-                now += later;
-                let urgency = if *urgent { Flush::Now } else { Flush::WhenDue };
-                cursor.flush(now, urgency).expect("works");
-            }
-            Step::Progress => {
-                let wait = tokio::time::timeout(Duration::ZERO, cursor.progressed()).await;
-                wait.map_or(Ok(0), |progressed| progressed).expect("works");
-            }
-            Step::Settle => {
-                cursor.settled(now).await.expect("works");
-                assert!(!cursor.is_dirty());
-            }
-            Step::Crash => {
-                let durable = cursor.durable();
-                drop(cursor);
-                cursor = store.open(&model.log()).await;
-                let found = Model::of(cursor.state(), &model.ledgers);
-                let mut possible = history.iter().filter(|(changed, _)| *changed >= durable);
-                // The last one that is known to be durable, or any later one.
-                let known = history.iter().rfind(|(changed, _)| *changed <= durable);
-                let fits = |then: &Model| then.with_log_of(&model) == found;
-                assert!(
-                    known.is_some_and(|(_, then)| fits(then))
-                        || possible.any(|(_, then)| fits(then))
-                        || is_between(&history, durable, &model, &found),
-                    "{found:?} is none of what it was since {durable}: {history:?}"
-                );
-                model = found;
-                history = vec![(0, model.clone())];
-            }
-            Step::Close => {
-                cursor.close(now).await.expect("closed");
-                cursor = store.open(&model.log()).await;
-                assert_eq!(Model::of(cursor.state(), &model.ledgers), model);
-                history = vec![(0, model.clone())];
-            }
-            Step::Delete => {
-                drop(cursor);
-                ManagedCursor::delete(&store.storage, &id())
-                    .await
-                    .expect("deleted");
-                ManagedCursor::delete(&store.storage, &id())
-                    .await
-                    .expect("again");
-                let mark_delete = StartAt::Earliest.mark_delete(&model.view());
-                cursor = store.create(mark_delete).await;
-                model.seek(model.at(0), None);
-                model.cursor_properties.clear();
-                history = vec![(0, model.clone())];
-            }
-            _ => {}
-        }
-        let found = Model::of(cursor.state(), &model.ledgers);
-        assert_eq!(found, model, "after {step:?}");
-    }
-}
-
-/// Properties of the cursor are written apart from the position in a cursor ledger's form: one may be later than the other.
-fn is_between(history: &History, durable: u64, now: &Model, found: &Model) -> bool {
-    let known = history.iter().rposition(|(changed, _)| *changed <= durable);
-    let later = history.get(known.unwrap_or(0)..).unwrap_or_default();
-    let position = later.iter().any(|(_, then)| {
-        let then = then.with_log_of(now);
-        then.unacknowledged == found.unacknowledged && then.properties == found.properties
-    });
-    let properties = later
-        .iter()
-        .any(|(_, then)| then.cursor_properties == found.cursor_properties);
-    position && properties
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
-
-    #[test]
-    fn knows_what_a_naive_model_knows_and_never_less_after_a_crash(steps in steps()) {
-        for store in stores() {
-            on_runtime(run(&store, &steps));
-        }
-    }
+/// What there is: a ledger of 12 entries.
+fn log() -> LogExtent {
+    LogExtent::new([(3, 12)])
 }
 
 #[test]
 fn a_cursor_is_made_once_and_opened_when_it_is_there() {
     for store in stores() {
         on_runtime(async {
-            let log = Model::new().log();
+            let log = log();
             let missing = ManagedCursor::open(Arc::clone(&store.storage), &id(), &log).await;
             let error = missing.expect_err("none");
             assert!(matches!(error, CursorError::NotFound), "{error}");
@@ -467,7 +129,7 @@ fn a_cursor_is_made_once_and_opened_when_it_is_there() {
                 (-1, Some(4))
             );
             drop(first);
-            let opened = store.open(&Model::new().log()).await;
+            let opened = store.open(&log).await;
             assert_eq!(opened.state().mark_delete(), Position::new(3, 4));
         });
     }
@@ -477,7 +139,7 @@ fn a_cursor_is_made_once_and_opened_when_it_is_there() {
 fn who_opened_it_before_is_fenced() {
     for store in stores() {
         on_runtime(async {
-            let log = Model::new().log();
+            let log = log();
             let mut first = store.create(Position::before(3)).await;
             first.acknowledge(Position::new(3, 5), &log).expect("works");
             first.settled(1).await.expect("durable");
@@ -509,7 +171,7 @@ fn who_opened_it_before_is_fenced() {
 fn a_deleted_cursor_fails_for_who_has_it_open() {
     for store in stores() {
         on_runtime(async {
-            let log = Model::new().log();
+            let log = log();
             let mut cursor = store.create(Position::before(3)).await;
             cursor
                 .acknowledge(Position::new(3, 5), &log)
@@ -568,8 +230,7 @@ fn a_damaged_change_log_is_told_and_not_opened() {
         let (_, mut writer) = cursors.open_cursor(&name(&id())).await.expect("open");
         let delta = CursorUpdate::Delta(Bytes::from_static(b"something else"));
         writer.append(delta).expect("append");
-        let opened =
-            ManagedCursor::open(Arc::clone(&store.storage), &id(), &Model::new().log()).await;
+        let opened = ManagedCursor::open(Arc::clone(&store.storage), &id(), &log()).await;
         let error = opened.expect_err("damaged");
         assert!(
             matches!(error, CursorError::Record(CursorRecordError::Checksum)),
@@ -582,7 +243,7 @@ fn a_damaged_change_log_is_told_and_not_opened() {
 fn the_nodes_of_another_store_are_taken_over_by_the_change_log() {
     on_runtime(async {
         let store = store(None);
-        let log = Model::new().log();
+        let log = log();
         let mut info = CursorState::new(Position::new(3, 2)).to_node(5);
         store.put_node(&info).await;
         let mut cursor = store.open(&log).await;
@@ -608,7 +269,7 @@ fn the_nodes_of_another_store_are_taken_over_by_the_change_log() {
 fn a_cursor_ledger_comes_with_the_first_write_and_goes_with_the_close() {
     on_runtime(async {
         let store = store(Some(HolesForm::Ranges));
-        let log = Model::new().log();
+        let log = log();
         let mut cursor = store.create(Position::before(3)).await;
         let view = LogView::new(log.clone(), Position::new(3, 11), None);
         assert_eq!(
@@ -700,7 +361,7 @@ fn a_cursor_with_many_holes_stays_in_its_ledger_when_it_is_closed() {
 fn a_lost_cursor_ledger_rolls_the_cursor_back_to_its_node() {
     on_runtime(async {
         let store = store(Some(HolesForm::Ranges));
-        let log = Model::new().log();
+        let log = log();
         let mut cursor = store.create(Position::before(3)).await;
         cursor
             .acknowledge_through(Position::new(3, 1), &log)
@@ -763,7 +424,7 @@ fn a_lost_cursor_ledger_rolls_the_cursor_back_to_its_node() {
 fn a_cursor_ledger_that_ends_is_followed_by_another() {
     on_runtime(async {
         let store = store(Some(HolesForm::Ranges));
-        let log = Model::new().log();
+        let log = log();
         let mut cursor = store.create(Position::before(3)).await;
         cursor
             .acknowledge(Position::new(3, 4), &log)
@@ -788,7 +449,7 @@ fn a_cursor_ledger_that_ends_is_followed_by_another() {
 fn nobody_waits_for_the_rate_who_has_a_receipt_to_send() {
     on_runtime(async {
         let store = store(Some(HolesForm::Ranges));
-        let log = Model::new().log();
+        let log = log();
         let mut cursor = store.create(Position::before(3)).await;
         cursor
             .acknowledge(Position::new(3, 4), &log)
@@ -824,7 +485,7 @@ fn nobody_waits_for_the_rate_who_has_a_receipt_to_send() {
 fn properties_of_the_broker_are_its_own() {
     for store in stores() {
         on_runtime(async {
-            let log = Model::new().log();
+            let log = log();
             let mut cursor = store.create(Position::before(3)).await;
             let one = |name: &str| BTreeMap::from([(name.to_owned(), "v".to_owned())]);
             let internal = "#pulsar.internal.state";
@@ -865,7 +526,7 @@ fn fields_of_later_versions_stay_in_the_node() {
             let later = ManagedCursorInfo::decode(&bytes).expect("a node");
             assert!(!later.unknown.is_empty());
             store.put_node(&later).await;
-            let log = Model::new().log();
+            let log = log();
             let mut cursor = store.open(&log).await;
             cursor
                 .acknowledge(Position::new(3, 3), &log)
@@ -882,7 +543,7 @@ fn fields_of_later_versions_stay_in_the_node() {
 #[test]
 fn a_reader_leaves_nothing_behind() {
     on_runtime(async {
-        let view = Model::new().view();
+        let view = LogView::new(log(), Position::new(3, 11), None);
         let start = StartAt::Behind(Position::new(3, 4)).mark_delete(&view);
         let mut cursor = ManagedCursor::non_durable(CursorState::new(start));
         assert!(!cursor.is_durable());
@@ -966,5 +627,63 @@ fn cursors_of_apache_pulsar_are_opened_and_go_on() {
             });
         }
         assert!(with_holes > 0, "{file}");
+    }
+}
+
+#[test]
+fn a_cursor_that_rests_goes_on_where_it_was_unless_somebody_else_has_it() {
+    for store in stores() {
+        on_runtime(async {
+            let log = log();
+            let mut cursor = store.create(Position::before(3)).await;
+            for entry in [5, 7] {
+                cursor
+                    .acknowledge(Position::new(3, entry), &log)
+                    .expect("works");
+                while !cursor.rest(1).expect("works") {
+                    if cursor.is_dirty() {
+                        cursor.flush(1, Flush::Now).expect("works");
+                    }
+                    cursor.progressed().await.expect("works");
+                }
+                assert!(!cursor.is_dirty());
+                assert!(cursor.rest(1).expect("works"), "it rests");
+            }
+            if let CursorForm::ChangeLog(cursors) = &store.storage.form {
+                let (stored, _) = cursors.open_cursor(&name(&id())).await.expect("open");
+                assert!(stored.deltas.is_empty(), "a snapshot is all");
+            }
+            cursor
+                .acknowledge(Position::new(3, 9), &log)
+                .expect("works");
+            cursor.settled(1).await.expect("durable");
+            assert_eq!(cursor.durable(), 3);
+            cursor
+                .acknowledge(Position::new(3, 0), &log)
+                .expect("works");
+            cursor.settled(1).await.expect("durable");
+            while !cursor.rest(1).expect("works") {
+                cursor.progressed().await.expect("works");
+            }
+            let mut other = store.open(&log).await;
+            assert_eq!(other.state(), cursor.state());
+            other.acknowledge(Position::new(3, 1), &log).expect("works");
+            other.settled(1).await.expect("durable");
+            cursor
+                .acknowledge(Position::new(3, 2), &log)
+                .expect("applied");
+            let error = cursor.settled(1).await.expect_err("another has it");
+            assert!(
+                matches!(error, CursorError::Failed(CursorFailure::Fenced)),
+                "{error}"
+            );
+            assert!(
+                !store
+                    .open(&log)
+                    .await
+                    .state()
+                    .is_acknowledged(Position::new(3, 2))
+            );
+        });
     }
 }
