@@ -47,6 +47,7 @@ const PURE_MODULES: &[&str] = &["naming", "protocol", "auth", "managed_ledger"];
 const IMPURE_PARTS: &[&str] = &[
     "src/managed_ledger/log/mod.rs",
     "src/managed_ledger/log/open.rs",
+    "src/managed_ledger/managed_cursor",
     "src/managed_ledger/reader.rs",
 ];
 /// Single files that are pure.

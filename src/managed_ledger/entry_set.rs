@@ -103,6 +103,30 @@ impl EntrySet {
         }
     }
 
+    /// Removes this entry and all behind it.
+    pub(super) fn remove_from(&mut self, entry: i64) {
+        let (index, word, bit) = split(entry);
+        self.chunks.split_off(&(index + 1));
+        let Some(chunk) = self.chunks.get_mut(&index) else {
+            return;
+        };
+        let mut words = chunk.words();
+        for (place, value) in words.iter_mut().enumerate() {
+            if place > word {
+                *value = 0;
+            } else if place == word {
+                // The bits before this one.
+                *value &= bit - 1;
+            }
+        }
+        if words.iter().all(|word| *word == 0) {
+            self.chunks.remove(&index);
+        } else {
+            // Not full: the entry's own bit is gone.
+            *chunk = Chunk::Bits(Box::new(words));
+        }
+    }
+
     /// The first entry at or behind this one that is not in the set.
     pub(super) fn first_missing(&self, from: i64) -> i64 {
         let mut entry = from.max(0);
@@ -235,6 +259,7 @@ mod tests {
         Insert(i64),
         Range(i64, i64),
         Through(i64),
+        From(i64),
     }
 
     fn changes() -> impl Strategy<Value = Vec<Change>> {
@@ -244,6 +269,7 @@ mod tests {
             4 => entry().prop_map(Change::Insert),
             2 => (entry(), 0..6000_i64).prop_map(|(first, len)| Change::Range(first, first + len)),
             1 => prop_oneof![Just(-1), entry()].prop_map(Change::Through),
+            1 => entry().prop_map(Change::From),
         ];
         prop::collection::vec(change, 0..30)
     }
@@ -262,6 +288,10 @@ mod tests {
                     Change::Through(entry) => {
                         set.remove_through(entry);
                         model = model.split_off(&(entry + 1));
+                    }
+                    Change::From(entry) => {
+                        set.remove_from(entry);
+                        model.split_off(&entry);
                     }
                 }
                 prop_assert_eq!(set.count(), i64::try_from(model.len()).expect("few"));

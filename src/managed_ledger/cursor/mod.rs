@@ -6,6 +6,15 @@
 //! Which entries there are is told with each call ([`LogExtent`]): an acknowledgement of what is not there changes nothing,
 //! and the mark-delete position steps over ledgers that are empty or gone.
 
+mod changes;
+mod find;
+mod order;
+mod reading;
+#[cfg(test)]
+mod reading_tests;
+mod record;
+#[cfg(test)]
+mod record_tests;
 mod stored;
 #[cfg(test)]
 mod tests;
@@ -13,8 +22,14 @@ mod tests;
 use std::collections::BTreeMap;
 
 use super::entry_set::EntrySet;
+use super::log::EntryRange;
 use super::{AckSet, LogExtent, Position};
 
+pub(crate) use changes::{Changes, RecordedState};
+pub use find::{Find, FindNewest, find_newest};
+pub use order::MarkDeletes;
+pub use reading::{ReadPosition, StartAt};
+pub use record::CursorRecordError;
 pub use stored::HolesForm;
 
 /// The state of a cursor.
@@ -169,12 +184,104 @@ impl CursorState {
         }
     }
 
-    /// Moves the cursor to right behind a position, forwards or backwards, and forgets what was acknowledged behind it.
-    /// Properties stay.
+    /// Acknowledges the next so many entries that are not acknowledged; all, when there are not so many. What is acknowledged
+    /// already does not count, as with Apache Pulsar's `skip`.
+    pub fn skip(&mut self, entries: u64, log: &LogExtent) -> Acknowledged {
+        let mut left = entries;
+        let mut last = None;
+        for run in self.unacknowledged_runs(self.mark_delete, log) {
+            if left == 0 {
+                break;
+            }
+            let length = u64::try_from(run.entries.end - run.entries.start).unwrap_or(0);
+            let taken = length.min(left);
+            left -= taken;
+            let taken = i64::try_from(taken).unwrap_or(0);
+            last = Some(Position::new(run.ledger_id, run.entries.start + taken - 1));
+        }
+        match last {
+            Some(last) => self.acknowledge_through(last, log),
+            None => Acknowledged::Nothing,
+        }
+    }
+
+    /// Acknowledges all entries that there are.
+    pub fn clear_backlog(&mut self, log: &LogExtent) -> Acknowledged {
+        match log.last() {
+            Some(last) => self.acknowledge_through(last, log),
+            None => Acknowledged::Nothing,
+        }
+    }
+
+    /// Moves the cursor to right behind a position, forwards or backwards, and forgets what was acknowledged behind it. As with
+    /// Apache Pulsar, the position's properties are forgotten, those of the cursor stay. What stands in the log is not looked at:
+    /// [`StartAt::mark_delete`] finds the position.
     pub fn reset(&mut self, mark_delete: Position) {
         self.mark_delete = mark_delete;
         self.holes.clear();
         self.batches.clear();
+        self.properties.clear();
+    }
+
+    /// After a reset to right before a batch: only these of its messages are not acknowledged.
+    pub(crate) fn restore_batch(&mut self, position: Position, remaining: AckSet) {
+        if position > self.mark_delete && !remaining.is_empty() {
+            self.batches.insert(position, remaining);
+        }
+    }
+
+    /// Entries behind a position that are not acknowledged, each run of them in one ledger and as long as it can be.
+    pub fn unacknowledged_runs<'a>(
+        &'a self,
+        behind: Position,
+        log: &'a LogExtent,
+    ) -> impl Iterator<Item = EntryRange> + 'a {
+        let mut behind = behind;
+        std::iter::from_fn(move || {
+            let first = self.next_unacknowledged(behind, log)?;
+            let end = log.entries(first.ledger_id)?;
+            let hole = self
+                .holes
+                .get(&first.ledger_id)
+                .and_then(|entries| entries.first_present(first.entry_id));
+            let end = hole.map_or(end, |hole| hole.min(end));
+            behind = Position::new(first.ledger_id, end - 1);
+            Some(EntryRange {
+                ledger_id: first.ledger_id,
+                entries: first.entry_id..end,
+            })
+        })
+    }
+
+    /// The so manieth entry that is not acknowledged, counted from 1, as with `peek` of admin clients.
+    #[must_use]
+    pub fn nth_unacknowledged(&self, place: u64, log: &LogExtent) -> Option<Position> {
+        let mut left = i64::try_from(place).ok()?.checked_sub(1)?;
+        for run in self.unacknowledged_runs(self.mark_delete, log) {
+            let length = run.entries.end - run.entries.start;
+            if left < length {
+                let entry = run.entries.start.checked_add(left).filter(|_| left >= 0)?;
+                return Some(Position::new(run.ledger_id, entry));
+            }
+            left -= length;
+        }
+        None
+    }
+
+    /// What is acknowledged behind the mark-delete position, in order.
+    pub fn acknowledged_ranges(&self) -> impl Iterator<Item = EntryRange> + '_ {
+        self.holes.iter().flat_map(|(ledger_id, entries)| {
+            entries.ranges().map(|(first, last)| EntryRange {
+                ledger_id: *ledger_id,
+                entries: first..last + 1,
+            })
+        })
+    }
+
+    /// Whether the holes make more than so many ranges. Looks at no more than that.
+    #[must_use]
+    pub fn has_more_ranges_than(&self, limit: usize) -> bool {
+        self.acknowledged_ranges().nth(limit).is_some()
     }
 
     /// Entries are gone from the log, or came to it: what is no longer there counts as acknowledged.

@@ -87,13 +87,22 @@ impl CursorState {
     #[must_use]
     pub fn to_node(&self, last_active: i64) -> ManagedCursorInfo {
         ManagedCursorInfo {
-            cursors_ledger_id: -1,
+            individual_deleted_messages: self.stored_ranges(),
+            batched_entry_deletion_index_info: self.stored_batches(),
+            ..self.to_node_beside(-1, last_active)
+        }
+    }
+
+    /// The node of a cursor whose state is in a cursor ledger, or elsewhere: where it was when this was written, without what
+    /// is acknowledged beyond.
+    #[must_use]
+    pub fn to_node_beside(&self, cursors_ledger_id: i64, last_active: i64) -> ManagedCursorInfo {
+        ManagedCursorInfo {
+            cursors_ledger_id,
             mark_delete_ledger_id: Some(self.mark_delete.ledger_id),
             mark_delete_entry_id: Some(self.mark_delete.entry_id),
-            individual_deleted_messages: self.stored_ranges(),
             properties: self.stored_properties(),
             last_active: Some(last_active),
-            batched_entry_deletion_index_info: self.stored_batches(),
             cursor_properties: self
                 .cursor_properties
                 .iter()
@@ -131,7 +140,7 @@ impl CursorState {
         }
     }
 
-    fn add_hole(&mut self, ledger_id: i64, first: i64, last: i64) {
+    pub(super) fn add_hole(&mut self, ledger_id: i64, first: i64, last: i64) {
         if first <= last && last >= 0 {
             let entries = self.holes.entry(ledger_id).or_default();
             entries.insert_range(first, last);
@@ -153,9 +162,20 @@ impl CursorState {
         }
     }
 
-    /// Makes what was read keep the rules of the state: nothing is said of what the mark-delete position covers.
-    fn settle(&mut self, log: &LogExtent) {
+    /// Makes what was read keep the rules of the state: nothing is said of what the mark-delete position covers, nor of entries
+    /// that the log does not have. A position behind the end of the log moves to its end, as with Apache Pulsar: a log that lost its
+    /// tail gets other entries there.
+    pub(super) fn settle(&mut self, log: &LogExtent) {
+        if let Some(end) = log.last().or_else(|| log.before_first())
+            && self.mark_delete > end
+        {
+            self.mark_delete = end;
+        }
         self.move_to(self.mark_delete);
+        self.holes.retain(|ledger_id, entries| {
+            entries.remove_from(log.entries(*ledger_id).unwrap_or(0));
+            !entries.is_empty()
+        });
         let holes = &self.holes;
         let is_hole = |position: &Position| {
             let entries = holes.get(&position.ledger_id);

@@ -193,6 +193,8 @@ proptest! {
                         let behind = model.entries().into_iter().filter(|other| *other >= position);
                         model.unacknowledged = behind.map(|other| (other, (0..MESSAGES).collect())).collect();
                         state.reset(log.previous(position).expect("there are ledgers"));
+                        prop_assert!(state.properties().is_empty(), "they were those of another position");
+                        state.set_properties(BTreeMap::from([("p".to_owned(), 7)]));
                     }
                     None
                 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::managed_ledger::formats::{
     ManagedCursorInfo, ManagedLedgerInfo, NodeCompression, PositionInfo, decode_node, encode_node,
 };
-use crate::managed_ledger::{CursorState, HolesForm, LogExtent};
+use crate::managed_ledger::{CursorState, HolesForm, LogExtent, Position};
 use crate::metadata::values::{JsonValue, LocalBrokerData, Policies, SchemaLocator};
 use crate::metadata::{EmbeddedMetadata, MemoryLog, Message, SystemClock};
 
@@ -26,6 +26,7 @@ pub fn stored(data: &[u8]) {
     json::<Policies>(data);
     json::<LocalBrokerData>(data);
     cursor(&value);
+    cursor_records(data);
     records(value);
 }
 
@@ -67,6 +68,27 @@ fn cursor(value: &Bytes) {
             let info = state.to_ledger(form);
             assert_eq!(CursorState::from_ledger(&info, &node, &log), state);
         }
+    }
+}
+
+/// A record of a cursor with the right checksum, whatever else it says.
+fn cursor_records(data: &[u8]) {
+    let log = LogExtent::new([(0, 3), (1, 0), (7, 200), (8, 40)]);
+    let mut record = data.to_vec();
+    record.extend_from_slice(&crc32c::crc32c(data).to_be_bytes());
+    let record = Bytes::from(record);
+    let snapshot = CursorState::new(Position::before(0)).snapshot(0);
+    let found = [
+        CursorState::replay(Some(&record), &[], &log),
+        CursorState::replay(Some(&snapshot), &[record], &log),
+    ];
+    for (state, number) in found.into_iter().flatten() {
+        if let Some(first) = log.next(state.mark_delete()) {
+            assert!(!state.is_acknowledged(first));
+        }
+        let snapshot = state.snapshot(number);
+        let again = CursorState::replay(Some(&snapshot), &[], &log);
+        assert_eq!(again.expect("its own record"), (state, number));
     }
 }
 
