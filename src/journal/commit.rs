@@ -1,5 +1,9 @@
 //! Group commit: what waits becomes one group, one write and one sync; meanwhile the next group gathers. Pure.
 //!
+//! Relaxed by a setting, records are told to be durable once they are written, and syncs come when they are due: after [`RELAXED`], before the
+//! log goes on in another segment, and with what makes others believe that more is on the disk. `durable_upto` of a group tells of
+//! syncs only, so that recovery never takes for damage what no sync had reached.
+//!
 //! There is no timer: a lone record is written at once, and a group is whatever arrived while the one before was synced.
 //! Data may begin a segment only when another stands ready behind it; that one is for what must be written when the disk is full.
 
@@ -23,6 +27,16 @@ pub struct Layout {
     pub group_max: usize,
 }
 
+/// When records are told to be durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Once they are synced.
+    #[default]
+    Synced,
+    /// Once they are written: when the power fails, the last moments are lost.
+    Relaxed,
+}
+
 /// The machine.
 #[derive(Debug)]
 pub struct Committer {
@@ -39,6 +53,13 @@ pub struct Committer {
     /// Whether what is behind `end` was cut, until that is written down.
     cut: bool,
     in_flight: Option<Group>,
+    durability: Durability,
+    /// Up to where the log is known to be synced. `synced == end` between groups unless durability is relaxed.
+    synced: Position,
+    /// When that was.
+    synced_at: Duration,
+    /// A sync without a group, and what comes then.
+    syncing: Option<Then>,
     mode: Mode,
     /// Whether entries were refused since there was no space.
     refusing: bool,
@@ -52,6 +73,15 @@ enum Mode {
     Running,
     NoSpace,
     Stopped,
+}
+
+/// What waits for a sync without a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// Whatever is next.
+    GoOn,
+    /// The group that shows that the one before was synced.
+    SealQuiet,
 }
 
 /// A group on its way to the disk.
@@ -92,6 +122,8 @@ pub enum Effect {
 
 /// How long without a group until an empty one shows that the last one was synced.
 pub const QUIET: Duration = Duration::from_secs(1);
+/// How long written groups wait for a sync when durability is relaxed.
+pub const RELAXED: Duration = Duration::from_secs(1);
 /// How many prepared segments there should be: the next one and the reserve.
 pub const READY: usize = 2;
 
@@ -109,11 +141,21 @@ impl Committer {
             end,
             cut,
             in_flight: None,
+            durability: Durability::Synced,
+            synced: end,
+            synced_at: Duration::ZERO,
+            syncing: None,
             mode: Mode::Running,
             refusing: false,
             quiet_since: None,
             buffer: Vec::new(),
         }
+    }
+
+    /// The same with this durability.
+    #[must_use]
+    pub fn with_durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
     }
 
     /// The longest submission.
@@ -138,7 +180,7 @@ impl Committer {
     /// Whether nothing waits and nothing is on its way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.in_flight.is_none()
+        self.queue.is_empty() && self.in_flight.is_none() && self.syncing.is_none()
     }
 
     /// How many prepared segments are missing.
@@ -197,17 +239,36 @@ impl Committer {
     }
 
     /// The write came back.
-    pub fn written(&mut self, buffer: Vec<u8>, effects: &mut Vec<Effect>) {
+    pub fn written(&mut self, buffer: Vec<u8>, now: Duration, effects: &mut Vec<Effect>) {
         self.buffer = buffer;
-        if let Some(group) = &self.in_flight {
+        let Some(group) = &self.in_flight else {
+            return;
+        };
+        if self.needs_sync(group, now) {
             effects.push(Effect::Sync {
                 generation: group.start.generation,
             });
+        } else {
+            self.complete(now, effects);
         }
     }
 
     /// The sync came back.
     pub fn synced(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        let end = self.in_flight.as_ref().map_or(self.end, |group| group.end);
+        self.synced = end;
+        self.synced_at = now;
+        match self.syncing.take() {
+            None => self.complete(now, effects),
+            Some(Then::GoOn) => self.next(effects),
+            Some(Then::SealQuiet) => {
+                self.seal_quiet(effects);
+                self.next(effects);
+            }
+        }
+    }
+
+    fn complete(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         let Some(group) = self.in_flight.take() else {
             return;
         };
@@ -221,6 +282,21 @@ impl Committer {
         self.next(effects);
     }
 
+    /// Whether a written group is synced before anybody is told of it.
+    fn needs_sync(&self, group: &Group, now: Duration) -> bool {
+        let mut records = group
+            .submissions
+            .iter()
+            .flat_map(|submission| &submission.records);
+        self.durability == Durability::Synced
+            || self.synced_at + RELAXED <= now
+            // A segment start, and a group that is to show that the one before was synced.
+            || group.begin.is_some()
+            || group.submissions.is_empty()
+            // Segments are freed on its word, so all that the checkpoint rests on has to be on the disk.
+            || records.any(|record| matches!(record, Record::CheckpointDone { .. }))
+    }
+
     /// Time passed.
     pub fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         let quiet = self.deadline().is_some_and(|deadline| deadline <= now);
@@ -232,6 +308,9 @@ impl Committer {
     /// Writes an empty group, which shows that the one before was synced.
     pub fn seal_quiet(&mut self, effects: &mut Vec<Effect>) {
         self.quiet_since = None;
+        if self.sync_alone(Then::SealQuiet, effects) {
+            return;
+        }
         if let Some(at) = self
             .active
             .filter(|at| self.room(*at) >= u64::from(self.layout.block))
@@ -257,7 +336,7 @@ impl Committer {
 
     /// Starts the next group if there is one to write.
     fn next(&mut self, effects: &mut Vec<Effect>) {
-        if self.in_flight.is_some() || self.mode == Mode::Stopped {
+        if self.in_flight.is_some() || self.syncing.is_some() || self.mode == Mode::Stopped {
             return;
         }
         let Some(first) = self.queue.front() else {
@@ -273,7 +352,8 @@ impl Committer {
             Some(at) => self.write_group(at, None, effects),
             None => self.begin_segment(is_data, effects),
         }
-        if self.in_flight.is_none() && self.mode == Mode::NoSpace && self.refuse_data(effects) {
+        let stands = self.in_flight.is_none() && self.syncing.is_none();
+        if stands && self.mode == Mode::NoSpace && self.refuse_data(effects) {
             self.next(effects);
         }
     }
@@ -299,6 +379,10 @@ impl Committer {
         if self.ready.len() <= reserve {
             return;
         }
+        // The segment start says where the log ends: that has to be on the disk before.
+        if self.sync_alone(Then::GoOn, effects) {
+            return;
+        }
         let Some(generation) = self.ready.pop_front() else {
             return;
         };
@@ -313,6 +397,18 @@ impl Committer {
         });
         self.active = Some(at);
         self.write_group(at, Some(start), effects);
+    }
+
+    /// Syncs what was written and not synced; whether there is any.
+    fn sync_alone(&mut self, then: Then, effects: &mut Vec<Effect>) -> bool {
+        if self.synced == self.end {
+            return false;
+        }
+        self.syncing = Some(then);
+        effects.push(Effect::Sync {
+            generation: self.end.generation,
+        });
+        true
     }
 
     /// Bytes left in the segment.
@@ -367,7 +463,7 @@ impl Committer {
         let header = GroupHeader {
             generation: at.generation,
             number: self.next_group,
-            durable_upto: self.end,
+            durable_upto: self.synced,
             body_length: u32::try_from(body.len()).expect("a segment is at most 1 GiB"),
             records,
             body_crc: self.salt.crc(body),
@@ -438,7 +534,7 @@ mod tests {
             match effect {
                 Effect::Write { at, bytes } => {
                     written.push(at);
-                    committer.written(bytes, &mut effects);
+                    committer.written(bytes, now, &mut effects);
                 }
                 Effect::Sync { .. } => committer.synced(now, &mut effects),
                 Effect::Durable(_) | Effect::Refused(..) => {}

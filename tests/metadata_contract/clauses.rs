@@ -649,7 +649,7 @@ pub(crate) async fn m13_what_was_answered_is_there_after_a_restart() {
         .create(&path("/m13/e"), value(""), CreateMode::EphemeralSequential)
         .await
         .expect("made");
-    let before = log.records();
+    let before = log.pairs();
 
     let again = MemoryLog::new();
     let recovered =
