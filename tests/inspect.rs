@@ -18,7 +18,7 @@ use pulsegate::store::{Store, StoreOptions};
 use serde_json::Value;
 
 const TOPIC: &str = "/managed-ledgers/public/default/persistent/my%3Atopic";
-const SEGMENT: u64 = 64 << 10;
+const SEGMENT: u64 = 256 << 10;
 const BLOCK: u64 = 4096;
 
 fn inspect(arguments: &[&str]) -> Output {
@@ -331,8 +331,8 @@ fn wrong_arguments_are_told_all_at_once() {
     assert!(stderr(&output).contains("summary"), "{output:?}");
 }
 
-/// Where the group with this entry begins in the file that has it.
-fn group_of(filled: &Filled, entry: u64) -> (String, u64) {
+/// Which file has an entry, and where.
+fn place_of(filled: &Filled, entry: u64) -> (String, u64) {
     let ledger = filled.ledger.to_string();
     let from = entry.to_string();
     let shown = json(&[
@@ -347,7 +347,7 @@ fn group_of(filled: &Filled, entry: u64) -> (String, u64) {
     ]);
     let segment = shown[0]["segment"].as_u64().expect("a segment");
     let offset = shown[0]["offset"].as_u64().expect("an offset");
-    (format!("segment-{segment:016x}"), offset / BLOCK * BLOCK)
+    (format!("segment-{segment:016x}"), offset)
 }
 
 fn flip(file: &Path, at: u64) {
@@ -371,8 +371,10 @@ async fn a_store_that_is_refused_is_repaired_at_its_owners_word_and_tells_what_i
         folder: copy,
         ledger,
     };
-    let (segment, group) = group_of(&filled, 12);
-    flip(&filled.file(&segment), group + 200);
+    // Each entry was confirmed before the next, so it is the first of its group.
+    let (segment, offset) = place_of(&filled, 12);
+    let group = offset / BLOCK * BLOCK;
+    flip(&filled.file(&segment), offset + 100);
     let before = contents(filled.folder.path());
     for what in ["summary", "topics", "verify"] {
         let output = inspect(&[filled.data(), what]);
@@ -435,8 +437,8 @@ async fn an_entry_that_rotted_behind_a_checkpoint_is_found_by_verify() {
     let filled = filled(60).await;
     // Another start, so that the log begins behind.
     open(filled.folder.path()).close().await;
-    let (segment, group) = group_of(&filled, 5);
-    flip(&filled.file(&segment), group + 200);
+    let (segment, offset) = place_of(&filled, 5);
+    flip(&filled.file(&segment), offset + 100);
     let before = contents(filled.folder.path());
     let output = inspect(&[filled.data(), "verify"]);
     assert_eq!(code(&output), 2, "{output:?}");

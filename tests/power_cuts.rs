@@ -12,7 +12,7 @@ mod damage;
 #[path = "storage/workload.rs"]
 mod workload;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pulsegate::testing::sim_disk::{Change, SimDisk};
 use pulsegate::testing::sim_journal::Latency;
@@ -104,33 +104,50 @@ async fn check(image: &SimDisk, history: &History, cut: usize, what: &str) -> u6
     3
 }
 
+/// Runs a workload once and cuts it at every change; the cuts are shared out among the processors.
 fn run_seed(seed: u64, operations: usize, topics: usize) -> (u64, usize) {
-    let mut cuts = 0;
-    let mut changes_made = 0;
+    let mut run = None;
     on_paused_time(async {
         let disk = SimDisk::new(seed);
         disk.start_recording();
         let history = Workload::new(seed, operations, topics).run(&disk).await;
-        let changes = disk.recorded();
-        changes_made = changes.len();
+        run = Some((history, disk.recorded()));
+    });
+    let (history, changes) = run.expect("ran");
+    let cuts = AtomicU64::new(0);
+    let shares: Vec<usize> = (0..SHARES).collect();
+    on_all_processors(&shares, |share| {
+        let done = cut_at_each(&history, &changes, share);
+        cuts.fetch_add(done, Ordering::Relaxed);
+    });
+    (cuts.into_inner(), changes.len())
+}
+
+/// Cuts at each change of a share; returns how many cuts that were.
+fn cut_at_each(history: &History, changes: &[Change], share: usize) -> u64 {
+    let seed = history.seed;
+    let mut cuts = 0;
+    on_paused_time(async {
         let rebuilt = SimDisk::new(seed);
         for cut in 0..=changes.len() {
-            let state = during(&rebuilt, changes.get(cut));
-            for image in 0..IMAGES {
-                let what = format!(
-                    "SEED={seed}, cut at {cut} of {}, image {image}: {:?}",
-                    changes.len(),
-                    changes.get(cut).map(name)
-                );
-                let image = state.after_cut(seed * 1_000_003 + cut as u64 * IMAGES + image);
-                cuts += check(&image, &history, cut, &what).await;
+            if cut % SHARES == share {
+                let state = during(&rebuilt, changes.get(cut));
+                for image in 0..IMAGES {
+                    let what = format!(
+                        "SEED={seed}, cut at {cut} of {}, image {image}: {:?}",
+                        changes.len(),
+                        changes.get(cut).map(name)
+                    );
+                    let image = state.after_cut(seed * 1_000_003 + cut as u64 * IMAGES + image);
+                    cuts += check(&image, history, cut, &what).await;
+                }
             }
             if let Some(change) = changes.get(cut) {
                 rebuilt.replay(change);
             }
         }
     });
-    (cuts, changes_made)
+    cuts
 }
 
 /// A small workload, and the power fails at some of its changes.
@@ -186,9 +203,11 @@ fn on_all_processors<T: Copy + Sync>(work: &[T], run: impl Fn(T) + Sync) {
     });
 }
 
-const SMALL_OPERATIONS: usize = 150;
+const SMALL_OPERATIONS: usize = 200;
 const SMALL_TOPICS: usize = 8;
-const SMALL_CUTS: usize = 6;
+const SMALL_CUTS: usize = 8;
+/// Pieces that the cuts of one seed are shared out in.
+const SHARES: usize = 8;
 
 /// A change without its bytes.
 fn name(change: &Change) -> String {
@@ -219,7 +238,7 @@ fn nothing_confirmed_is_lost_and_nothing_cut_comes_back() {
 fn many_seeds_lose_nothing_either() {
     let seeds = seeds("SEEDS", 24);
     let start = std::time::Instant::now();
-    let cuts = std::sync::atomic::AtomicU64::new(0);
+    let cuts = AtomicU64::new(0);
     on_all_processors(&seeds, |seed| {
         cuts.fetch_add(run_small_seed(seed), Ordering::Relaxed);
     });

@@ -312,15 +312,21 @@ async fn a_store_stays_within_its_space_and_goes_on_when_something_is_deleted() 
         .put(&path("/more"), Bytes::from_static(b"x"), Expected::Any)
         .await;
     assert_eq!(full, Err(MetadataError::Full));
+    let refused = store.ledgers().create(LedgerOptions::default()).await;
+    let refused = refused.expect_err("a ledger makes it larger");
+    assert!(
+        matches!(refused, LedgerError::Journal(JournalError::NoSpace)),
+        "{refused}"
+    );
     store.ledgers().delete(writer.id()).await.expect("deleted");
+    // Space comes back a moment later.
     let mut again = loop {
-        // Space comes back a moment later.
         match store.ledgers().create(LedgerOptions::default()).await {
-            Ok(mut writer) => match append(&mut writer, entry.clone()).await {
-                Ok(()) => break writer,
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            },
-            Err(error) => panic!("a record of few bytes: {error}"),
+            Ok(writer) => break writer,
+            Err(LedgerError::Journal(JournalError::NoSpace)) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error) => panic!("{error}"),
         }
     };
     append(&mut again, entry).await.expect("space again");
@@ -410,4 +416,158 @@ async fn what_a_store_does_is_counted() {
     assert!(value("checkpoint_seconds_count") >= 1.0);
     assert!(value("segments_in_use") >= 1.0);
     assert!((value("index_entries") - 1.0).abs() < f64::EPSILON);
+}
+
+/// A directory as format 1 wrote it, its files compressed.
+const FIXTURE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/fixtures/storage/format-1/store"
+);
+/// Bytes of a segment of it.
+const FIXTURE_SEGMENT: u32 = 32 << 10;
+
+fn fixture_options() -> StoreOptions {
+    StoreOptions {
+        segment_size: FIXTURE_SEGMENT,
+        ..StoreOptions::new("fixture")
+    }
+}
+
+fn fixture_entry(number: u64) -> Bytes {
+    Bytes::from(format!("entry {number} {}", "x".repeat(2000)))
+}
+
+/// Four ledgers by what becomes of them: sealed and trimmed, deleted, open; and one made by a second process.
+async fn write_fixture(directory: &Path) {
+    let open = || Store::open(directory, &fixture_options(), StorageMetrics::unseen());
+    let store = open().expect("made");
+    let ledgers = store.ledgers();
+    let mut writers = Vec::new();
+    for _ in 0..3 {
+        let options = LedgerOptions {
+            custom_metadata: vec![("application".to_owned(), Bytes::from_static(b"pulsar"))],
+            ..LedgerOptions::default()
+        };
+        writers.push(ledgers.create(options).await.expect("a ledger"));
+    }
+    for number in 0..20 {
+        for writer in &mut writers {
+            append(writer, fixture_entry(number)).await.expect("append");
+        }
+    }
+    let mut rest = writers.into_iter();
+    let (sealed, deleted) = (rest.next().expect("three"), rest.next().expect("three"));
+    let id = sealed.id();
+    sealed.seal().await.expect("sealed");
+    ledgers.trim(id, 12).await.expect("trimmed");
+    ledgers.delete(deleted.id()).await.expect("deleted");
+    let (_, mut cursor) = store.cursors().open_cursor(&name()).await.expect("cursor");
+    for update in [
+        CursorUpdate::Snapshot(Bytes::from_static(b"all")),
+        CursorUpdate::Delta(Bytes::from_static(b"more")),
+    ] {
+        cursor.append(update).expect("append");
+    }
+    let metadata = store.metadata();
+    for (at, value) in [("/a/b", "1"), ("/a/b", "2"), ("/gone/c", "3")] {
+        let value = Bytes::from_static(value.as_bytes());
+        metadata
+            .put(&path(at), value, Expected::Any)
+            .await
+            .expect("put");
+    }
+    metadata
+        .delete_recursive(&path("/gone"))
+        .await
+        .expect("deleted");
+    store.close().await;
+    let store = open().expect("opened");
+    let mut writer = store
+        .ledgers()
+        .create(LedgerOptions::default())
+        .await
+        .expect("a ledger");
+    append(&mut writer, fixture_entry(0)).await.expect("append");
+    let created = store
+        .metadata()
+        .create(
+            &path("/a/s-"),
+            Bytes::new(),
+            CreateMode::PersistentSequential,
+        )
+        .await;
+    created.expect("created");
+    // It is killed: the directory is copied as it is now.
+    let to = Path::new(FIXTURE);
+    fs::create_dir_all(to).expect("a folder");
+    for (name, bytes) in contents(directory) {
+        let bytes = zstd::bulk::compress(&bytes, 19).expect("compressed");
+        fs::write(to.join(format!("{name}.zst")), bytes).expect("write");
+    }
+    store.close().await;
+}
+
+#[tokio::test]
+#[ignore = "writes the fixture again, which is for a new format only"]
+async fn writes_the_fixture() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write_fixture(folder.path()).await;
+}
+
+#[tokio::test]
+async fn a_directory_that_format_1_wrote_is_read_and_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, bytes) in contents(Path::new(FIXTURE)) {
+        let bytes = zstd::bulk::decompress(&bytes, 1 << 20).expect("decompressed");
+        let name = name.strip_suffix(".zst").expect("compressed");
+        fs::write(folder.path().join(name), bytes).expect("write");
+    }
+    let store = Store::open(folder.path(), &fixture_options(), StorageMetrics::unseen());
+    let store = store.expect("opened");
+    let metadata = store.metadata();
+    let node = metadata
+        .get(&path("/a/b"))
+        .await
+        .expect("get")
+        .expect("there");
+    assert_eq!(
+        (node.value, node.stat.version.0),
+        (Bytes::from_static(b"2"), 1)
+    );
+    let children = |at| {
+        let (metadata, at) = (Arc::clone(&metadata), path(at));
+        async move { metadata.children(&at).await.expect("children") }
+    };
+    assert_eq!(children("/").await, ["a"]);
+    assert_eq!(children("/a").await, ["b", "s-0000000001"]);
+    let (state, _) = store.cursors().open_cursor(&name()).await.expect("cursor");
+    assert_eq!(state.snapshot, Some(Bytes::from_static(b"all")));
+    assert_eq!(state.deltas, [Bytes::from_static(b"more")]);
+    let first = FIXTURE_LEDGER;
+    let expected = [(first, 12, 20), (first + 2, 0, 20), (first + 3, 0, 1)];
+    for (ledger, from, to) in expected {
+        let reader = store.ledgers().open(LedgerId(ledger)).await.expect("open");
+        let range = from..to;
+        let read = reader.read(std::slice::from_ref(&range), usize::MAX).await;
+        let read = read.expect("read");
+        let entries = read.iter().map(|read| (read.entry, read.payload.clone()));
+        assert!(
+            entries.eq((from..to).map(|entry| (entry, fixture_entry(entry)))),
+            "{ledger}"
+        );
+        assert_eq!(reader.last_confirmed(), Some(to - 1));
+    }
+    for gone in [first + 1, first + 4] {
+        store
+            .ledgers()
+            .open(LedgerId(gone))
+            .await
+            .expect_err("not there");
+    }
+    let writer = store.ledgers().create(LedgerOptions::default()).await;
+    assert!(
+        writer.expect("a ledger").id().0 > first + 3,
+        "no number comes twice"
+    );
+    store.close().await;
 }

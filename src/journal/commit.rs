@@ -572,6 +572,107 @@ mod tests {
         assert_eq!(committer.deadline(), None);
     }
 
+    /// Plays the disk and tells what came to pass: writes with their offset and what they say to be synced, syncs, and what is durable.
+    fn told(committer: &mut Committer, mut effects: Vec<Effect>, now: Duration) -> Vec<String> {
+        let mut told = Vec::new();
+        while !effects.is_empty() {
+            match effects.remove(0) {
+                Effect::Write { at, bytes } => {
+                    let header = GroupHeader::decode(Salt::of(&[1; 16]), &bytes).expect("own");
+                    let upto = header.durable_upto;
+                    told.push(format!(
+                        "write {}/{} synced {}/{}",
+                        at.generation, at.offset, upto.generation, upto.offset
+                    ));
+                    committer.written(bytes, now, &mut effects);
+                }
+                Effect::Sync { generation } => {
+                    told.push(format!("sync {generation}"));
+                    committer.synced(now, &mut effects);
+                }
+                Effect::Durable(_) => told.push("durable".to_owned()),
+                Effect::Refused(..) => told.push("refused".to_owned()),
+            }
+        }
+        told
+    }
+
+    #[test]
+    fn relaxed_groups_are_told_to_be_durable_before_they_are_synced_and_say_only_what_was() {
+        let mut committer = committer().with_durability(Durability::Relaxed);
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
+        let begun = told(&mut committer, effects, Duration::ZERO);
+        assert_eq!(begun, ["write 1/512 synced 0/0", "sync 1", "durable"]);
+        let mut submit = |committer: &mut Committer, length, millis| {
+            let mut effects = Vec::new();
+            committer.submit(vec![entry(length)], &mut effects);
+            told(committer, effects, Duration::from_millis(millis))
+        };
+        assert_eq!(
+            submit(&mut committer, 100, 10),
+            ["write 1/1024 synced 1/1024", "durable"]
+        );
+        assert_eq!(
+            submit(&mut committer, 100, 20),
+            ["write 1/1536 synced 1/1024", "durable"]
+        );
+        assert_eq!(
+            submit(&mut committer, 100, 1000),
+            ["write 1/2048 synced 1/1024", "sync 1", "durable"],
+            "a second has passed"
+        );
+        assert_eq!(
+            submit(&mut committer, 7000, 1010),
+            ["write 1/2560 synced 1/2560", "durable"]
+        );
+        // The next does not fit; no segment start before all that is before it is synced.
+        let mut effects = Vec::new();
+        committer.prepared(3, &mut effects);
+        committer.submit(vec![entry(7000)], &mut effects);
+        assert_eq!(
+            told(&mut committer, effects, Duration::from_millis(1020)),
+            ["sync 1", "write 2/512 synced 1/9728", "sync 2", "durable"]
+        );
+    }
+
+    #[test]
+    fn a_relaxed_log_is_synced_when_it_falls_quiet_and_before_segments_are_freed() {
+        let mut committer = committer().with_durability(Durability::Relaxed);
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        told(&mut committer, effects, Duration::ZERO);
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(100)], &mut effects);
+        told(&mut committer, effects, Duration::from_millis(1));
+        let mut effects = Vec::new();
+        committer.tick(Duration::from_millis(1001), &mut effects);
+        assert_eq!(
+            told(&mut committer, effects, Duration::from_millis(1001)),
+            ["sync 1", "write 1/1536 synced 1/1536", "sync 1", "durable"]
+        );
+        assert!(committer.is_idle());
+        let done = Submission {
+            records: vec![Record::CheckpointDone { number: 1 }],
+            upto: 0,
+            completion: None,
+        };
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(100)], &mut effects);
+        committer.submit(vec![done], &mut effects);
+        assert_eq!(
+            told(&mut committer, effects, Duration::from_millis(1002)),
+            [
+                "write 1/2048 synced 1/2048",
+                "durable",
+                "write 1/2560 synced 1/2048",
+                "sync 1",
+                "durable"
+            ]
+        );
+    }
+
     #[test]
     fn entries_leave_the_last_segment_to_what_must_be_written() {
         let mut committer = committer();

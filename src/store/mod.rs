@@ -54,14 +54,16 @@ pub enum StoreError {
     },
 }
 
-/// The stores that are on a disk, and the journal that has to be driven for anything to happen. Who runs it runs
-/// [`EmbeddedMetadata::run`], too.
+/// The stores that are on a disk, and the journal that has to be driven for anything to happen. Who drives it runs
+/// [`run_metadata`], too.
 #[derive(Debug)]
 pub struct Recovered {
     /// Ledgers and cursors.
     pub ledgers: EmbeddedStore,
     /// Metadata.
     pub metadata: EmbeddedMetadata,
+    /// What the metadata writes to.
+    pub log: Arc<JournalLog>,
     /// What is to be driven.
     pub journal: Journal<LedgerReplica>,
 }
@@ -79,12 +81,23 @@ pub fn recover(
     let (ledgers, journal) = EmbeddedStore::recover_from(disk, settings, reads)?;
     let pairs: Vec<_> = JournalLog::pairs(&journal.changes().lock()).collect();
     let log = Arc::new(JournalLog::new(journal.handle()));
-    let metadata = EmbeddedMetadata::recover(pairs, log, clock)?;
+    let metadata = EmbeddedMetadata::recover(pairs, Arc::clone(&log) as _, clock)?;
     Ok(Recovered {
         ledgers,
         metadata,
+        log,
         journal,
     })
+}
+
+/// Answers what is asked of the metadata as the journal becomes durable; ends with the journal, and everything fails then.
+/// Cancel-safe.
+pub async fn run_metadata(metadata: &EmbeddedMetadata, log: &JournalLog) {
+    tokio::select! {
+        biased;
+        () = metadata.run() => {}
+        () = log.until_stopped() => metadata.run().await,
+    }
 }
 
 /// Why the stores of a disk were not made.

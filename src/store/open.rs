@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio_util::task::TaskTracker;
 
-use super::{Recovered, Store, StoreError, recover};
+use super::{Recovered, Store, StoreError, recover, run_metadata};
 use crate::disk::{Disk, RealDisk};
 use crate::journal::kernel::Limits;
 use crate::journal::superblock::{SEGMENT_MAX, SEGMENT_MIN};
@@ -122,6 +122,7 @@ impl Store {
         let Recovered {
             ledgers,
             metadata,
+            log,
             journal,
         } = recover(disk, &options.settings(), Reads::beside(), clock).map_err(failed)?;
         let threads =
@@ -129,7 +130,7 @@ impl Store {
         let metadata = Arc::new(metadata);
         let tasks = TaskTracker::new();
         let running = Arc::clone(&metadata);
-        tasks.spawn(async move { running.run().await });
+        tasks.spawn(async move { run_metadata(&running, &log).await });
         Ok(Self {
             ledgers,
             metadata,

@@ -24,7 +24,7 @@ use pulsegate::ledger::{
     LedgerOptions, LedgerStore, LedgerWriter, Sealed,
 };
 use pulsegate::metadata::{Clock, EmbeddedMetadata, JournalLog};
-use pulsegate::store::{RecoverStoreError, Recovered, recover};
+use pulsegate::store::{RecoverStoreError, Recovered, recover, run_metadata};
 use pulsegate::testing::sim_disk::SimDisk;
 use pulsegate::testing::sim_journal::{Latency, SimDriver};
 use rand::rngs::StdRng;
@@ -179,6 +179,7 @@ pub(crate) async fn open_with(
     let Recovered {
         ledgers: store,
         metadata,
+        log,
         journal,
     } = recover(disk, settings, Reads::Inline, Arc::new(StandingClock))?;
     let changes = journal.changes();
@@ -187,7 +188,8 @@ pub(crate) async fn open_with(
     opened.await.map_err(|_| JournalError::Closed)??;
     let metadata = Arc::new(metadata);
     let running = Arc::clone(&metadata);
-    let running = tokio::task::spawn_local(async move { running.run().await }).abort_handle();
+    let running =
+        tokio::task::spawn_local(async move { run_metadata(&running, &log).await }).abort_handle();
     Ok(Opened {
         store,
         metadata,

@@ -192,6 +192,10 @@ impl Once {
 impl LedgerStore for EmbeddedStore {
     fn create(&self, options: LedgerOptions) -> LedgerFuture<'_, Box<dyn LedgerWriter>> {
         Box::pin(async move {
+            if self.shared.journal.is_out_of_space() {
+                // What is left is for what makes the store smaller.
+                return Err(JournalError::NoSpace.into());
+            }
             let ledger = self.shared.ledgers.next_id(self.shared.first_id);
             let options = Bytes::from(options::encode(&options));
             let length = options.len();

@@ -49,6 +49,15 @@ impl JournalLog {
         table.filter_map(|(key, value)| Some((key.clone(), value.base.clone()?)))
     }
 
+    /// Waits until the journal has stopped. Nothing becomes durable any more then, which those who look at the progress are told
+    /// though none of their changes was on its way. Cancel-safe.
+    pub async fn until_stopped(&self) {
+        let mut stopped = self.journal.stopped();
+        // It goes away without a word only when its thread panicked.
+        let _ = stopped.wait_for(Option::is_some).await;
+        self.told.progress.send_replace(LogProgress::Failed);
+    }
+
     fn submit(&self, records: Vec<Record>, upto: u64) -> Result<(), AppendError> {
         let completion: Option<Arc<dyn Completion>> = Some(Arc::clone(&self.told) as _);
         let submission = Submission {
