@@ -423,6 +423,10 @@ const FIXTURE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/fixtures/storage/format-1/store"
 );
+/// Ids of its ledgers: those of the first process follow each other.
+const FIXTURE_LEDGER: u64 = 6_299_827_830_784;
+/// That of the second process.
+const FIXTURE_LATER: u64 = 6_299_827_830_787;
 /// Bytes of a segment of it.
 const FIXTURE_SEGMENT: u32 = 32 << 10;
 
@@ -488,6 +492,7 @@ async fn write_fixture(directory: &Path) {
         .await
         .expect("a ledger");
     append(&mut writer, fixture_entry(0)).await.expect("append");
+    println!("FIXTURE_LEDGER = {id}, FIXTURE_LATER = {}", writer.id());
     let created = store
         .metadata()
         .create(
@@ -544,7 +549,7 @@ async fn a_directory_that_format_1_wrote_is_read_and_goes_on() {
     assert_eq!(state.snapshot, Some(Bytes::from_static(b"all")));
     assert_eq!(state.deltas, [Bytes::from_static(b"more")]);
     let first = FIXTURE_LEDGER;
-    let expected = [(first, 12, 20), (first + 2, 0, 20), (first + 3, 0, 1)];
+    let expected = [(first, 12, 20), (first + 2, 0, 20), (FIXTURE_LATER, 0, 1)];
     for (ledger, from, to) in expected {
         let reader = store.ledgers().open(LedgerId(ledger)).await.expect("open");
         let range = from..to;
@@ -557,7 +562,7 @@ async fn a_directory_that_format_1_wrote_is_read_and_goes_on() {
         );
         assert_eq!(reader.last_confirmed(), Some(to - 1));
     }
-    for gone in [first + 1, first + 4] {
+    for gone in [first + 1, FIXTURE_LATER + 1] {
         store
             .ledgers()
             .open(LedgerId(gone))
@@ -566,7 +571,7 @@ async fn a_directory_that_format_1_wrote_is_read_and_goes_on() {
     }
     let writer = store.ledgers().create(LedgerOptions::default()).await;
     assert!(
-        writer.expect("a ledger").id().0 > first + 3,
+        writer.expect("a ledger").id().0 > FIXTURE_LATER,
         "no number comes twice"
     );
     store.close().await;

@@ -605,7 +605,7 @@ mod tests {
         committer.prepared(2, &mut effects);
         let begun = told(&mut committer, effects, Duration::ZERO);
         assert_eq!(begun, ["write 1/512 synced 0/0", "sync 1", "durable"]);
-        let mut submit = |committer: &mut Committer, length, millis| {
+        let submit = |committer: &mut Committer, length, millis| {
             let mut effects = Vec::new();
             committer.submit(vec![entry(length)], &mut effects);
             told(committer, effects, Duration::from_millis(millis))
