@@ -42,6 +42,9 @@ pub struct Damage {
 /// An entry, and where it has to be.
 pub type Place = (u64, u64, Location);
 
+/// A checkpoint file, and its number or what is wrong with it.
+pub type CheckpointFile = (String, Result<u64, &'static str>);
+
 /// Bytes by what they are used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Space {
@@ -222,7 +225,7 @@ impl<R: Replica> Audit<R> {
 pub fn checkpoints(
     disk: &dyn Disk,
     superblock: &Superblock,
-) -> Result<Vec<(String, Result<u64, &'static str>)>, JournalError> {
+) -> Result<Vec<CheckpointFile>, JournalError> {
     let salt = Salt::of(&superblock.uuid);
     let names = disk.list()?;
     let mut found = Vec::new();

@@ -5,7 +5,8 @@
 //! syncs only, so that recovery never takes for damage what no sync had reached.
 //!
 //! There is no timer: a lone record is written at once, and a group is whatever arrived while the one before was synced.
-//! Data may begin a segment only when another stands ready behind it; that one is for what must be written when the disk is full.
+//! Data may begin a segment, or go on in one, only when another stands ready behind it; that one is for what must be written when the disk
+//! is full.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -348,7 +349,10 @@ impl Committer {
         };
         let needed = (GROUP_HEADER + first.encoded_length()) as u64;
         let is_data = first.is_data();
-        match self.active.filter(|at| self.room(*at) >= needed) {
+        let has_room = |at: &Position| self.room(*at) >= needed;
+        match self.active.filter(has_room) {
+            // Something else has begun the last segment, which entries must not fill.
+            Some(_) if is_data && self.ready.is_empty() => {}
             Some(at) => self.write_group(at, None, effects),
             None => self.begin_segment(is_data, effects),
         }
@@ -447,7 +451,8 @@ impl Committer {
             let fits = bytes.len() + submission.encoded_length() <= limit;
             let may_be_longer =
                 first && (bytes.len() + submission.encoded_length()) as u64 <= self.room(at);
-            if !fits && !may_be_longer {
+            let in_reserve = submission.is_data() && self.ready.is_empty();
+            if !fits && !may_be_longer || in_reserve {
                 break;
             }
             first = false;
@@ -548,6 +553,7 @@ mod tests {
         let mut committer = committer();
         let mut effects = Vec::new();
         committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
         play(&mut committer, effects, Duration::ZERO);
         assert_eq!(committer.deadline(), Some(QUIET));
         let mut effects = Vec::new();
@@ -642,6 +648,7 @@ mod tests {
         let mut committer = committer().with_durability(Durability::Relaxed);
         let mut effects = Vec::new();
         committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
         told(&mut committer, effects, Duration::ZERO);
         let mut effects = Vec::new();
         committer.submit(vec![entry(100)], &mut effects);
@@ -671,6 +678,32 @@ mod tests {
                 "durable"
             ]
         );
+    }
+
+    #[test]
+    fn entries_do_not_go_on_in_the_last_segment_when_something_else_has_begun_it() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
+        play(&mut committer, effects, Duration::ZERO);
+        let mut effects = Vec::new();
+        committer.no_space(&mut effects);
+        let change = || Submission {
+            records: vec![Record::LedgerDeleted { ledger: 1 }],
+            upto: 0,
+            completion: None,
+        };
+        committer.submit(vec![entry(7000), entry(7000)], &mut effects);
+        committer.submit((0..100).map(|_| change()).collect(), &mut effects);
+        let written = play(&mut committer, effects, Duration::ZERO);
+        let last = written.last().expect("changes");
+        assert_eq!(last.generation, 2, "{written:?}");
+        let mut effects = Vec::new();
+        committer.submit(vec![change(), entry(10), change()], &mut effects);
+        let refused = told(&mut committer, effects, Duration::ZERO);
+        assert_eq!(refused.iter().filter(|told| *told == "refused").count(), 1);
+        assert!(refused.iter().filter(|told| *told == "durable").count() >= 2);
     }
 
     #[test]

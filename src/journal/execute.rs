@@ -198,11 +198,9 @@ impl Executor {
         };
         let mut used = u64::from(self.superblock.segment_size);
         for held in self.disk.list()? {
-            used += match self.disk.open(&held).and_then(|file| file.length()) {
-                // It was renamed or removed meanwhile, or is none of ours.
-                Err(_) => 0,
-                Ok(length) => length,
-            };
+            // It was renamed or removed meanwhile, or is none of ours.
+            let length = self.disk.open(&held).and_then(|file| file.length());
+            used += length.unwrap_or(0);
         }
         if used <= space {
             return Ok(());

@@ -154,7 +154,7 @@ impl InspectArgs {
         ];
         if what == What::Entries {
             problems.required("--ledger", self.ledger.as_deref());
-        } else if self.what.as_deref().is_none_or(|what| is_one(what)) {
+        } else if self.what.as_deref().is_none_or(is_one) {
             for (option, _) in of_entries.into_iter().filter(|(_, given)| *given) {
                 problems.add(option, "goes with WHAT entries only");
             }
