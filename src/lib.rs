@@ -14,6 +14,7 @@
 //! - [`ledger`]: append-only ledgers and the state of cursors, in memory or in the journal.
 //! - [`auth`]: who somebody is who connects: tokens, certificates, passwords.
 //! - [`managed_ledger`]: one log per topic over ledgers: its formats, positions, the state of cursors.
+//! - [`store`]: ledgers, cursors and metadata of one data directory.
 //! - [`client`]: our outgoing Pulsar connection.
 //! - [`gateway`]: the protocol-aware TCP gateway.
 //! - [`admin`]: HTTP in front of the brokers' HTTP service, and what passes through.
@@ -38,6 +39,7 @@ pub mod naming;
 pub mod net;
 pub mod perf;
 pub mod protocol;
+pub mod store;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
             Command::Consume(arguments) => arguments.run(),
             Command::Read(arguments) => arguments.run(),
             Command::Perf(arguments) => arguments.run(),
+            Command::Inspect(arguments) => arguments.run(),
         },
         Err(code) => code,
     }

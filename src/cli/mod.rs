@@ -6,6 +6,7 @@
 mod client_args;
 mod files;
 mod gateway;
+mod inspect;
 mod messages;
 mod parse;
 mod perf;
@@ -21,6 +22,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub use client_args::{ClientArgs, ClientArgsError, ClientTarget, HiddenText};
 pub use gateway::GatewayArgs;
+pub use inspect::InspectArgs;
 pub use messages::{ConsumeArgs, ProduceArgs, ReadArgs};
 pub use perf::PerfArgs;
 pub use runtime::start_runtime;
@@ -57,6 +59,8 @@ pub enum Command {
     Read(Box<ReadArgs>),
     /// Measure brokers: a load generator, and a broker that stores nothing.
     Perf(PerfArgs),
+    /// Show what is in a data directory, check it, or repair it, while no process has it open.
+    Inspect(InspectArgs),
 }
 
 impl Command {
@@ -68,6 +72,7 @@ impl Command {
             Self::Consume(arguments) => arguments.problems(),
             Self::Read(arguments) => arguments.problems(),
             Self::Perf(arguments) => arguments.problems()?,
+            Self::Inspect(arguments) => arguments.problems(),
         })
     }
 }

@@ -1,14 +1,16 @@
 //! The file system as durable storage uses it: one flat directory, positional reads and writes, explicit syncs.
 //!
 //! Owns every access to data files. It never retries, never hides an error and never syncs on its own: what is durable is the
-//! caller's decision. [`RealDisk`] is the operating system's; `testing::sim_disk` is one that fails on demand.
+//! caller's decision. [`RealDisk`] is the operating system's, [`ReadOnlyDisk`] the same without any way to change it; `testing::sim_disk` is one that fails on demand.
 
+mod read_only;
 mod real;
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+pub use read_only::ReadOnlyDisk;
 pub use real::RealDisk;
 
 /// A directory with files of one level. All methods block.

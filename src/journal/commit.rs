@@ -1,7 +1,12 @@
 //! Group commit: what waits becomes one group, one write and one sync; meanwhile the next group gathers. Pure.
 //!
+//! Relaxed by a setting, records are told to be durable once they are written, and syncs come when they are due: after [`RELAXED`], before the
+//! log goes on in another segment, and with what makes others believe that more is on the disk. `durable_upto` of a group tells of
+//! syncs only, so that recovery never takes for damage what no sync had reached.
+//!
 //! There is no timer: a lone record is written at once, and a group is whatever arrived while the one before was synced.
-//! Data may begin a segment only when another stands ready behind it; that one is for what must be written when the disk is full.
+//! Data may begin a segment, or go on in one, only when another stands ready behind it; that one is for what must be written when the disk
+//! is full.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,6 +28,16 @@ pub struct Layout {
     pub group_max: usize,
 }
 
+/// When records are told to be durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Once they are synced.
+    #[default]
+    Synced,
+    /// Once they are written: when the power fails, the last moments are lost.
+    Relaxed,
+}
+
 /// The machine.
 #[derive(Debug)]
 pub struct Committer {
@@ -39,6 +54,13 @@ pub struct Committer {
     /// Whether what is behind `end` was cut, until that is written down.
     cut: bool,
     in_flight: Option<Group>,
+    durability: Durability,
+    /// Up to where the log is known to be synced. `synced == end` between groups unless durability is relaxed.
+    synced: Position,
+    /// When that was.
+    synced_at: Duration,
+    /// A sync without a group, and what comes then.
+    syncing: Option<Then>,
     mode: Mode,
     /// Whether entries were refused since there was no space.
     refusing: bool,
@@ -52,6 +74,15 @@ enum Mode {
     Running,
     NoSpace,
     Stopped,
+}
+
+/// What waits for a sync without a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// Whatever is next.
+    GoOn,
+    /// The group that shows that the one before was synced.
+    SealQuiet,
 }
 
 /// A group on its way to the disk.
@@ -92,6 +123,8 @@ pub enum Effect {
 
 /// How long without a group until an empty one shows that the last one was synced.
 pub const QUIET: Duration = Duration::from_secs(1);
+/// How long written groups wait for a sync when durability is relaxed.
+pub const RELAXED: Duration = Duration::from_secs(1);
 /// How many prepared segments there should be: the next one and the reserve.
 pub const READY: usize = 2;
 
@@ -109,11 +142,21 @@ impl Committer {
             end,
             cut,
             in_flight: None,
+            durability: Durability::Synced,
+            synced: end,
+            synced_at: Duration::ZERO,
+            syncing: None,
             mode: Mode::Running,
             refusing: false,
             quiet_since: None,
             buffer: Vec::new(),
         }
+    }
+
+    /// The same with this durability.
+    #[must_use]
+    pub fn with_durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
     }
 
     /// The longest submission.
@@ -138,7 +181,7 @@ impl Committer {
     /// Whether nothing waits and nothing is on its way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.in_flight.is_none()
+        self.queue.is_empty() && self.in_flight.is_none() && self.syncing.is_none()
     }
 
     /// How many prepared segments are missing.
@@ -197,17 +240,36 @@ impl Committer {
     }
 
     /// The write came back.
-    pub fn written(&mut self, buffer: Vec<u8>, effects: &mut Vec<Effect>) {
+    pub fn written(&mut self, buffer: Vec<u8>, now: Duration, effects: &mut Vec<Effect>) {
         self.buffer = buffer;
-        if let Some(group) = &self.in_flight {
+        let Some(group) = &self.in_flight else {
+            return;
+        };
+        if self.needs_sync(group, now) {
             effects.push(Effect::Sync {
                 generation: group.start.generation,
             });
+        } else {
+            self.complete(now, effects);
         }
     }
 
     /// The sync came back.
     pub fn synced(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        let end = self.in_flight.as_ref().map_or(self.end, |group| group.end);
+        self.synced = end;
+        self.synced_at = now;
+        match self.syncing.take() {
+            None => self.complete(now, effects),
+            Some(Then::GoOn) => self.next(effects),
+            Some(Then::SealQuiet) => {
+                self.seal_quiet(effects);
+                self.next(effects);
+            }
+        }
+    }
+
+    fn complete(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         let Some(group) = self.in_flight.take() else {
             return;
         };
@@ -221,6 +283,21 @@ impl Committer {
         self.next(effects);
     }
 
+    /// Whether a written group is synced before anybody is told of it.
+    fn needs_sync(&self, group: &Group, now: Duration) -> bool {
+        let mut records = group
+            .submissions
+            .iter()
+            .flat_map(|submission| &submission.records);
+        self.durability == Durability::Synced
+            || self.synced_at + RELAXED <= now
+            // A segment start, and a group that is to show that the one before was synced.
+            || group.begin.is_some()
+            || group.submissions.is_empty()
+            // Segments are freed on its word, so all that the checkpoint rests on has to be on the disk.
+            || records.any(|record| matches!(record, Record::CheckpointDone { .. }))
+    }
+
     /// Time passed.
     pub fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         let quiet = self.deadline().is_some_and(|deadline| deadline <= now);
@@ -232,6 +309,9 @@ impl Committer {
     /// Writes an empty group, which shows that the one before was synced.
     pub fn seal_quiet(&mut self, effects: &mut Vec<Effect>) {
         self.quiet_since = None;
+        if self.sync_alone(Then::SealQuiet, effects) {
+            return;
+        }
         if let Some(at) = self
             .active
             .filter(|at| self.room(*at) >= u64::from(self.layout.block))
@@ -257,7 +337,7 @@ impl Committer {
 
     /// Starts the next group if there is one to write.
     fn next(&mut self, effects: &mut Vec<Effect>) {
-        if self.in_flight.is_some() || self.mode == Mode::Stopped {
+        if self.in_flight.is_some() || self.syncing.is_some() || self.mode == Mode::Stopped {
             return;
         }
         let Some(first) = self.queue.front() else {
@@ -269,11 +349,15 @@ impl Committer {
         };
         let needed = (GROUP_HEADER + first.encoded_length()) as u64;
         let is_data = first.is_data();
-        match self.active.filter(|at| self.room(*at) >= needed) {
+        let has_room = |at: &Position| self.room(*at) >= needed;
+        match self.active.filter(has_room) {
+            // Something else has begun the last segment, which entries must not fill.
+            Some(_) if is_data && self.ready.is_empty() => {}
             Some(at) => self.write_group(at, None, effects),
             None => self.begin_segment(is_data, effects),
         }
-        if self.in_flight.is_none() && self.mode == Mode::NoSpace && self.refuse_data(effects) {
+        let stands = self.in_flight.is_none() && self.syncing.is_none();
+        if stands && self.mode == Mode::NoSpace && self.refuse_data(effects) {
             self.next(effects);
         }
     }
@@ -299,6 +383,10 @@ impl Committer {
         if self.ready.len() <= reserve {
             return;
         }
+        // The segment start says where the log ends: that has to be on the disk before.
+        if self.sync_alone(Then::GoOn, effects) {
+            return;
+        }
         let Some(generation) = self.ready.pop_front() else {
             return;
         };
@@ -313,6 +401,18 @@ impl Committer {
         });
         self.active = Some(at);
         self.write_group(at, Some(start), effects);
+    }
+
+    /// Syncs what was written and not synced; whether there is any.
+    fn sync_alone(&mut self, then: Then, effects: &mut Vec<Effect>) -> bool {
+        if self.synced == self.end {
+            return false;
+        }
+        self.syncing = Some(then);
+        effects.push(Effect::Sync {
+            generation: self.end.generation,
+        });
+        true
     }
 
     /// Bytes left in the segment.
@@ -351,7 +451,8 @@ impl Committer {
             let fits = bytes.len() + submission.encoded_length() <= limit;
             let may_be_longer =
                 first && (bytes.len() + submission.encoded_length()) as u64 <= self.room(at);
-            if !fits && !may_be_longer {
+            let in_reserve = submission.is_data() && self.ready.is_empty();
+            if !fits && !may_be_longer || in_reserve {
                 break;
             }
             first = false;
@@ -367,7 +468,7 @@ impl Committer {
         let header = GroupHeader {
             generation: at.generation,
             number: self.next_group,
-            durable_upto: self.end,
+            durable_upto: self.synced,
             body_length: u32::try_from(body.len()).expect("a segment is at most 1 GiB"),
             records,
             body_crc: self.salt.crc(body),
@@ -438,7 +539,7 @@ mod tests {
             match effect {
                 Effect::Write { at, bytes } => {
                     written.push(at);
-                    committer.written(bytes, &mut effects);
+                    committer.written(bytes, now, &mut effects);
                 }
                 Effect::Sync { .. } => committer.synced(now, &mut effects),
                 Effect::Durable(_) | Effect::Refused(..) => {}
@@ -452,6 +553,7 @@ mod tests {
         let mut committer = committer();
         let mut effects = Vec::new();
         committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
         play(&mut committer, effects, Duration::ZERO);
         assert_eq!(committer.deadline(), Some(QUIET));
         let mut effects = Vec::new();
@@ -474,6 +576,134 @@ mod tests {
         play(&mut committer, effects, Duration::ZERO);
         assert!(!committer.is_idle(), "no segment behind the first");
         assert_eq!(committer.deadline(), None);
+    }
+
+    /// Plays the disk and tells what came to pass: writes with their offset and what they say to be synced, syncs, and what is durable.
+    fn told(committer: &mut Committer, mut effects: Vec<Effect>, now: Duration) -> Vec<String> {
+        let mut told = Vec::new();
+        while !effects.is_empty() {
+            match effects.remove(0) {
+                Effect::Write { at, bytes } => {
+                    let header = GroupHeader::decode(Salt::of(&[1; 16]), &bytes).expect("own");
+                    let upto = header.durable_upto;
+                    told.push(format!(
+                        "write {}/{} synced {}/{}",
+                        at.generation, at.offset, upto.generation, upto.offset
+                    ));
+                    committer.written(bytes, now, &mut effects);
+                }
+                Effect::Sync { generation } => {
+                    told.push(format!("sync {generation}"));
+                    committer.synced(now, &mut effects);
+                }
+                Effect::Durable(_) => told.push("durable".to_owned()),
+                Effect::Refused(..) => told.push("refused".to_owned()),
+            }
+        }
+        told
+    }
+
+    #[test]
+    fn relaxed_groups_are_told_to_be_durable_before_they_are_synced_and_say_only_what_was() {
+        let mut committer = committer().with_durability(Durability::Relaxed);
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
+        let begun = told(&mut committer, effects, Duration::ZERO);
+        assert_eq!(begun, ["write 1/512 synced 0/0", "sync 1", "durable"]);
+        let submit = |committer: &mut Committer, length, millis| {
+            let mut effects = Vec::new();
+            committer.submit(vec![entry(length)], &mut effects);
+            told(committer, effects, Duration::from_millis(millis))
+        };
+        assert_eq!(
+            submit(&mut committer, 100, 10),
+            ["write 1/1024 synced 1/1024", "durable"]
+        );
+        assert_eq!(
+            submit(&mut committer, 100, 20),
+            ["write 1/1536 synced 1/1024", "durable"]
+        );
+        assert_eq!(
+            submit(&mut committer, 100, 1000),
+            ["write 1/2048 synced 1/1024", "sync 1", "durable"],
+            "a second has passed"
+        );
+        assert_eq!(
+            submit(&mut committer, 7000, 1010),
+            ["write 1/2560 synced 1/2560", "durable"]
+        );
+        // The next does not fit; no segment start before all that is before it is synced.
+        let mut effects = Vec::new();
+        committer.prepared(3, &mut effects);
+        committer.submit(vec![entry(7000)], &mut effects);
+        assert_eq!(
+            told(&mut committer, effects, Duration::from_millis(1020)),
+            ["sync 1", "write 2/512 synced 1/9728", "sync 2", "durable"]
+        );
+    }
+
+    #[test]
+    fn a_relaxed_log_is_synced_when_it_falls_quiet_and_before_segments_are_freed() {
+        let mut committer = committer().with_durability(Durability::Relaxed);
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
+        told(&mut committer, effects, Duration::ZERO);
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(100)], &mut effects);
+        told(&mut committer, effects, Duration::from_millis(1));
+        let mut effects = Vec::new();
+        committer.tick(Duration::from_millis(1001), &mut effects);
+        assert_eq!(
+            told(&mut committer, effects, Duration::from_millis(1001)),
+            ["sync 1", "write 1/1536 synced 1/1536", "sync 1", "durable"]
+        );
+        assert!(committer.is_idle());
+        let done = Submission {
+            records: vec![Record::CheckpointDone { number: 1 }],
+            upto: 0,
+            completion: None,
+        };
+        let mut effects = Vec::new();
+        committer.submit(vec![entry(100)], &mut effects);
+        committer.submit(vec![done], &mut effects);
+        assert_eq!(
+            told(&mut committer, effects, Duration::from_millis(1002)),
+            [
+                "write 1/2048 synced 1/2048",
+                "durable",
+                "write 1/2560 synced 1/2048",
+                "sync 1",
+                "durable"
+            ]
+        );
+    }
+
+    #[test]
+    fn entries_do_not_go_on_in_the_last_segment_when_something_else_has_begun_it() {
+        let mut committer = committer();
+        let mut effects = Vec::new();
+        committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
+        play(&mut committer, effects, Duration::ZERO);
+        let mut effects = Vec::new();
+        committer.no_space(&mut effects);
+        let change = || Submission {
+            records: vec![Record::LedgerDeleted { ledger: 1 }],
+            upto: 0,
+            completion: None,
+        };
+        committer.submit(vec![entry(7000), entry(7000)], &mut effects);
+        committer.submit((0..100).map(|_| change()).collect(), &mut effects);
+        let written = play(&mut committer, effects, Duration::ZERO);
+        let last = written.last().expect("changes");
+        assert_eq!(last.generation, 2, "{written:?}");
+        let mut effects = Vec::new();
+        committer.submit(vec![change(), entry(10), change()], &mut effects);
+        let refused = told(&mut committer, effects, Duration::ZERO);
+        assert_eq!(refused.iter().filter(|told| *told == "refused").count(), 1);
+        assert!(refused.iter().filter(|told| *told == "durable").count() >= 2);
     }
 
     #[test]

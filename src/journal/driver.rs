@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::execute::Executor;
 use super::kernel::{Effect, Input, Kernel, Limits, failures};
-use super::{Inbox, JournalError, Replica};
+use super::{Inbox, JournalError, Replica, StorageMetrics};
 
 pub use super::open::Journal;
 use crate::disk::{DiskError, Operation};
@@ -31,6 +31,8 @@ pub struct JournalSettings {
     pub unix_seconds: u64,
     /// Bytes of a group.
     pub group_max: usize,
+    /// Bytes that the directory may take; `None`: what the file system has. A segment may be above it that a start cannot do without.
+    pub space: Option<u64>,
     /// Other limits.
     pub limits: Limits,
 }
@@ -53,6 +55,7 @@ impl JournalSettings {
             uuid,
             unix_seconds,
             group_max: 4 << 20,
+            space: None,
             limits: Limits::default(),
         }
     }
@@ -63,7 +66,10 @@ impl ThreadDriver {
     ///
     /// # Errors
     /// No thread could be started, or the journal stopped before it was open.
-    pub fn start<R: Replica>(journal: Journal<R>) -> Result<Self, JournalError> {
+    pub fn start<R: Replica>(
+        journal: Journal<R>,
+        metrics: StorageMetrics,
+    ) -> Result<Self, JournalError> {
         if journal.was_cut() {
             tracing::warn!(
                 "the end of the log was torn and has been cut; nothing of it had been confirmed"
@@ -82,10 +88,10 @@ impl ThreadDriver {
         let (open, opened) = mpsc::channel();
         let beside = {
             let (executor, inbox) = (Arc::clone(&executor), Arc::clone(&inbox));
-            let lock = Arc::clone(&lock);
+            let (lock, metrics) = (Arc::clone(&lock), metrics.clone());
             spawn("journal-beside", move || {
                 let _lock = lock;
-                run_beside(&executor, &inbox, &works);
+                run_beside(&executor, &inbox, &works, &metrics);
             })?
         };
         let journal = spawn("journal", move || {
@@ -98,6 +104,7 @@ impl ThreadDriver {
                 inbox,
                 work,
                 open,
+                metrics,
             }
             .run();
         })?;
@@ -121,6 +128,7 @@ struct Runner<R> {
     inbox: Arc<Inbox>,
     work: mpsc::Sender<Effect>,
     open: mpsc::Sender<Result<(), JournalError>>,
+    metrics: StorageMetrics,
 }
 
 impl<R: Replica> Runner<R> {
@@ -137,6 +145,8 @@ impl<R: Replica> Runner<R> {
                     }
                 }
             }
+            self.metrics.stands(self.kernel.status());
+            self.metrics.refused(self.inbox.take_refused());
             let left = self
                 .kernel
                 .deadline()
@@ -150,16 +160,30 @@ impl<R: Replica> Runner<R> {
 
     fn perform(&mut self, effect: Effect) -> Performed {
         match effect {
-            Effect::Write { .. } | Effect::Sync { .. } => self
-                .executor
-                .execute(effect)
-                .map_or(Performed::Done, Performed::Came),
+            Effect::Write { ref bytes, .. } => {
+                self.metrics.written(bytes.len());
+                self.executor
+                    .execute(effect)
+                    .map_or(Performed::Done, Performed::Came)
+            }
+            Effect::Sync { .. } => {
+                let start = Instant::now();
+                let synced = self.executor.execute(effect);
+                self.metrics.synced(start.elapsed());
+                synced.map_or(Performed::Done, Performed::Came)
+            }
             Effect::Notify(notices) => {
+                let refused = notices.iter().filter(|notice| notice.is_refusal()).count();
+                self.metrics.refused(refused as u64);
                 notices.into_iter().for_each(super::kernel::Notice::tell);
                 Performed::Done
             }
             Effect::RefuseEntries(refuse) => {
                 self.inbox.set_no_space(refuse);
+                Performed::Done
+            }
+            Effect::OutOfSpace(out_of_space) => {
+                self.inbox.set_out_of_space(out_of_space);
                 Performed::Done
             }
             Effect::Opened => {
@@ -208,9 +232,18 @@ enum Performed {
     Stopped,
 }
 
-fn run_beside(executor: &Executor, inbox: &Inbox, works: &mpsc::Receiver<Effect>) {
+fn run_beside(
+    executor: &Executor,
+    inbox: &Inbox,
+    works: &mpsc::Receiver<Effect>,
+    metrics: &StorageMetrics,
+) {
     while let Ok(effect) = works.recv() {
+        let start = Instant::now();
         if let Some(input) = executor.execute(effect) {
+            if matches!(input, Input::CheckpointWritten(Ok(()))) {
+                metrics.checkpoint_written(start.elapsed());
+            }
             inbox.post(input);
         }
     }

@@ -30,6 +30,8 @@ pub struct Executor {
     salt: Salt,
     files: SegmentFiles,
     next_free: AtomicU32,
+    /// Bytes that all files together may have.
+    space: Option<u64>,
 }
 
 /// Bytes written at a time where nobody waits for them.
@@ -57,6 +59,7 @@ impl Executor {
         superblock: Superblock,
         files: SegmentFiles,
         next_free: u32,
+        space: Option<u64>,
     ) -> Self {
         let salt = Salt::of(&superblock.uuid);
         Self {
@@ -65,6 +68,7 @@ impl Executor {
             salt,
             files,
             next_free: AtomicU32::new(next_free),
+            space,
         }
     }
 
@@ -108,9 +112,11 @@ impl Executor {
             Effect::ReadSegment { generation } => {
                 Input::SegmentRead(generation, self.read_entries(generation))
             }
-            Effect::Notify(_) | Effect::RefuseEntries(_) | Effect::Opened | Effect::Stopped(_) => {
-                return None;
-            }
+            Effect::Notify(_)
+            | Effect::RefuseEntries(_)
+            | Effect::OutOfSpace(_)
+            | Effect::Opened
+            | Effect::Stopped(_) => return None,
         })
     }
 
@@ -162,6 +168,7 @@ impl Executor {
     /// A file of the size of a segment, written as a whole: overwriting costs a sync half of what growing does.
     fn make_file(&self) -> Result<String, DiskError> {
         let name = free_file(self.next_free.fetch_add(1, Ordering::Relaxed));
+        self.check_space(&name)?;
         let file = self.disk.create(&name)?;
         let size = self.superblock.segment_size as usize;
         let zeros = vec![0; PIECE.min(size)];
@@ -182,6 +189,28 @@ impl Executor {
             let _ = self.disk.remove(&name);
         })?;
         Ok(name)
+    }
+
+    /// Whether one more segment is within what the directory may take.
+    fn check_space(&self, name: &str) -> Result<(), DiskError> {
+        let Some(space) = self.space else {
+            return Ok(());
+        };
+        let mut used = u64::from(self.superblock.segment_size);
+        for held in self.disk.list()? {
+            // It was renamed or removed meanwhile, or is none of ours.
+            let length = self.disk.open(&held).and_then(|file| file.length());
+            used += length.unwrap_or(0);
+        }
+        if used <= space {
+            return Ok(());
+        }
+        Err(DiskError {
+            operation: Operation::Create,
+            file: name.to_owned(),
+            kind: DiskErrorKind::NoSpace,
+            reason: format!("the store may take {space} bytes"),
+        })
     }
 
     fn write_checkpoint(&self, number: u64, bytes: &[u8]) -> Result<(), DiskError> {

@@ -54,6 +54,9 @@ struct Waiting {
     bytes: usize,
     stopped: Option<JournalError>,
     no_space: bool,
+    out_of_space: bool,
+    /// Submissions refused before they were queued, since somebody looked.
+    refused: u64,
 }
 
 /// Bytes that may wait for the journal. Publishers are bounded by their own budget; this is the last resort.
@@ -108,6 +111,7 @@ impl JournalHandle {
         }
         let full = waiting.bytes.saturating_add(length) > WAITING_MAX;
         if submission.is_data() && (waiting.no_space || full) {
+            waiting.refused += 1;
             return Err(JournalError::NoSpace);
         }
         waiting.bytes += length;
@@ -115,6 +119,13 @@ impl JournalHandle {
         drop(waiting);
         self.inbox.wake();
         Ok(())
+    }
+
+    /// Whether no further segment can be made. What is refused only later, entries, is so when the last one is full; whoever submits
+    /// anything else that makes the store larger is to hold it back from now on, for what is left has to do for what makes it smaller.
+    #[must_use]
+    pub fn is_out_of_space(&self) -> bool {
+        self.inbox.waiting.lock().out_of_space
     }
 
     /// Asks the journal to write all that waits, take a checkpoint and stop. [`JournalHandle::stopped`] tells when it has.
@@ -179,9 +190,19 @@ impl Inbox {
         self.task.notified().await;
     }
 
+    /// How many submissions were refused before they were queued, since the last call.
+    pub(crate) fn take_refused(&self) -> u64 {
+        std::mem::take(&mut self.waiting.lock().refused)
+    }
+
     /// Whether entries are refused.
     pub(crate) fn set_no_space(&self, no_space: bool) {
         self.waiting.lock().no_space = no_space;
+    }
+
+    /// Whether there is space for no further segment.
+    pub(crate) fn set_out_of_space(&self, out_of_space: bool) {
+        self.waiting.lock().out_of_space = out_of_space;
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::checkpoint::{self, Checkpoint};
-use super::commit::{Committer, Effect as CommitEffect, Group, Layout};
+use super::commit::{Committer, Durability, Effect as CommitEffect, Group, Layout};
 use super::format::{Location, Position, Record, Salt};
 use super::handle::{Completion, Submission};
 use super::recovery::Recovered;
@@ -89,6 +89,8 @@ pub enum Effect {
     Notify(Vec<Notice>),
     /// Whether entries are refused before they are queued.
     RefuseEntries(bool),
+    /// Whether there is space for no further segment.
+    OutOfSpace(bool),
     /// What was recovered is durable: the journal is open.
     Opened,
     /// Nothing more will happen.
@@ -124,6 +126,21 @@ pub struct Limits {
     pub space_retry: Duration,
     /// Bytes that gc copies between other groups.
     pub copy_bytes: usize,
+    /// When records are told to be durable.
+    pub durability: Durability,
+}
+
+/// How a journal stands, for its metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Status {
+    /// Segments that hold something.
+    pub segments_in_use: usize,
+    /// Files that wait to be segments.
+    pub segments_free: usize,
+    /// Bytes of entries that gc has copied since the start.
+    pub copied_bytes: u64,
+    /// Entries in the index.
+    pub index_entries: u64,
 }
 
 /// The machine.
@@ -151,6 +168,7 @@ pub struct Kernel<R> {
     changed: bool,
     retiring: bool,
     copying: Copying,
+    copied_bytes: u64,
     /// Whether something happened since gc last found nothing to do.
     look_again: bool,
     /// Segments that gc has been through, or cannot read. What is left in them stays there.
@@ -202,11 +220,18 @@ impl Default for Limits {
             checkpoint_segments: 2,
             space_retry: Duration::from_secs(1),
             copy_bytes: 1 << 20,
+            durability: Durability::Synced,
         }
     }
 }
 
 impl Notice {
+    /// Whether it tells of something that was refused for lack of space.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.result, Err(JournalError::NoSpace))
+    }
+
     /// Tells it.
     pub fn tell(self) {
         match self.result {
@@ -233,7 +258,8 @@ impl<R: Replica> Kernel<R> {
             ..
         } = recovered;
         Self {
-            committer: Committer::new(layout, salt, end, next_group, cut),
+            committer: Committer::new(layout, salt, end, next_group, cut)
+                .with_durability(limits.durability),
             salt,
             segment_size: u64::from(layout.segment_size),
             limits,
@@ -253,6 +279,7 @@ impl<R: Replica> Kernel<R> {
             changed: false,
             retiring: false,
             copying: Copying::Idle,
+            copied_bytes: 0,
             look_again: true,
             set_aside: BTreeSet::new(),
             closing: Closing::No,
@@ -271,6 +298,17 @@ impl<R: Replica> Kernel<R> {
     #[must_use]
     pub fn replica(&self) -> &R {
         &self.replica
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status {
+            segments_in_use: self.sealed.len() + usize::from(self.active.is_some()),
+            segments_free: self.free.len(),
+            copied_bytes: self.copied_bytes,
+            index_entries: self.replica.entries(),
+        }
     }
 
     /// When [`Input::Tick`] has something to do.
@@ -293,6 +331,7 @@ impl<R: Replica> Kernel<R> {
         let mut commits = Vec::new();
         let mut effects = Vec::new();
         let refusing = self.committer.is_refusing();
+        let out_of_space = self.committer.is_out_of_space();
         match self.take(input, now, &mut commits) {
             Ok(()) => {
                 self.commits(commits, &mut effects);
@@ -307,6 +346,9 @@ impl<R: Replica> Kernel<R> {
         }
         if refusing != self.committer.is_refusing() {
             effects.push(Effect::RefuseEntries(!refusing));
+        }
+        if out_of_space != self.committer.is_out_of_space() {
+            effects.push(Effect::OutOfSpace(!out_of_space));
         }
         effects
     }
@@ -326,7 +368,7 @@ impl<R: Replica> Kernel<R> {
             }
             Input::Written(buffer, result) => {
                 result?;
-                self.committer.written(buffer, commits);
+                self.committer.written(buffer, now, commits);
             }
             Input::Synced(result) => {
                 result?;
@@ -397,7 +439,10 @@ impl<R: Replica> Kernel<R> {
         match record {
             Record::Change { table, key, change } => self.changes.lock().apply(*table, key, change),
             Record::CheckpointDone { number } => self.checkpoint_durable(*number),
-            Record::Copied { .. } => self.copied(),
+            Record::Copied { payload, .. } => {
+                self.copied_bytes += payload.len() as u64;
+                self.copied();
+            }
             Record::LedgerTrimmed { .. } | Record::LedgerDeleted { .. } => self.look_again = true,
             _ => {}
         }

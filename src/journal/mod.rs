@@ -1,12 +1,13 @@
 //! The shared durable log under ledgers, cursors and metadata: segments, groups, change log, checkpoints, recovery.
 //!
-//! Everything but `driver`, `execute`, `open` and `handle` is pure: it gets bytes, results and time, and says what is to be done. A group of
+//! Everything but `driver`, `execute`, `open`, `handle`, `metrics`, `audit` and `repair` is pure: it gets bytes, results and time, and says what is to be done. A group of
 //! records is one write and one fdatasync; nothing is told to be durable before that sync came back, and a failed one is the end of the
 //! journal. The format and the rules of recovery are in `docs/storage-format.md`; start reading at `commit`.
 //!
 //! The journal knows records, not what they mean: what is built from them is a [`Replica`], which gets each durable record
 //! once, in the order of the log, and after a restart again from the last checkpoint on.
 
+pub mod audit;
 pub mod change_log;
 pub mod checkpoint;
 pub mod commit;
@@ -15,8 +16,10 @@ pub mod execute;
 pub mod format;
 mod handle;
 pub mod kernel;
+mod metrics;
 mod open;
 pub mod recovery;
+pub mod repair;
 pub mod segment;
 pub mod superblock;
 
@@ -25,10 +28,12 @@ use bytes::Bytes;
 use crate::disk::DiskError;
 
 pub use change_log::{ChangeLog, Table};
+pub use commit::Durability;
 pub use driver::{Journal, JournalSettings, ThreadDriver};
 pub use execute::SegmentFiles;
 pub use format::{Location, Position, Record, Salt};
 pub use handle::{Completion, Inbox, JournalHandle, Submission};
+pub use metrics::StorageMetrics;
 
 /// What is built from the records of the log. It lives with the journal and must not block.
 pub trait Replica: Send + 'static {
@@ -47,6 +52,9 @@ pub trait Replica: Send + 'static {
 
     /// Generations of segments from which an entry may still be read.
     fn live_segments(&self) -> Vec<u64>;
+
+    /// How many entries it knows the places of.
+    fn entries(&self) -> u64;
 
     /// Whether the copy of an entry is still worth writing: the ledger has it, and at this place.
     fn is_live(&self, ledger: u64, entry: u64, at: Location) -> bool;

@@ -26,9 +26,9 @@ pub struct Journal<R> {
     cut: bool,
 }
 
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 const NEW_SUPERBLOCK: &str = "superblock.new";
-const CHECKPOINTS: [&str; 2] = ["checkpoint-0", "checkpoint-1"];
+pub(super) const CHECKPOINTS: [&str; 2] = ["checkpoint-0", "checkpoint-1"];
 
 impl<R: Replica> Journal<R> {
     /// Opens what is on the disk, or makes a new store in an empty directory. Nothing is changed before the superblock and
@@ -43,31 +43,13 @@ impl<R: Replica> Journal<R> {
     ) -> Result<Self, JournalError> {
         let lock = disk.lock(LOCK)?;
         let superblock = superblock(disk.as_ref(), settings)?;
-        let names = disk.list()?;
-        let mut listing = listing(&names);
-        let checkpoints: Vec<Bytes> = CHECKPOINTS
-            .into_iter()
-            .filter(|name| names.iter().any(|held| held == name))
-            .map(|name| {
-                let file = disk.open(name)?;
-                let length = usize::try_from(file.length()?).unwrap_or(usize::MAX);
-                read_whole(file.as_ref(), length)
-            })
-            .collect::<Result<_, DiskError>>()?;
-        let files = SegmentFiles::default();
-        let mut recovery = Recovery::start(superblock.clone(), &checkpoints, &listing, replica)?;
-        for generation in &listing.segments {
-            read_segment(
-                disk.as_ref(),
-                &superblock,
-                &mut recovery,
-                &files,
-                *generation,
-            )?;
-        }
-        let recovered = recovery.finish(&listing)?;
+        let mut found = Found::read(disk.as_ref())?;
+        let mut recovery = found.start(&superblock, replica)?;
+        let files = found.recover(disk.as_ref(), &superblock, &mut recovery)?;
+        let recovered = recovery.finish(&found.listing)?;
         rewrite(&recovered, &files)?;
-        drop_unfit(disk.as_ref(), &superblock, &mut listing)?;
+        drop_unfit(disk.as_ref(), &superblock, &mut found.listing)?;
+        let listing = found.listing;
         let next_free = listing.free.last().map_or(0, |last| last + 1);
         let layout = Layout {
             block: superblock.block,
@@ -80,7 +62,13 @@ impl<R: Replica> Journal<R> {
         let kernel = Kernel::new(recovered, free, layout, salt, settings.limits);
         let inbox = Arc::new(Inbox::default());
         let handle = JournalHandle::new(Arc::clone(&inbox), Committer::submission_max(layout));
-        let executor = Arc::new(Executor::new(disk, superblock, files, next_free));
+        let executor = Arc::new(Executor::new(
+            disk,
+            superblock,
+            files,
+            next_free,
+            settings.space,
+        ));
         Ok(Self {
             kernel,
             executor,
@@ -122,24 +110,90 @@ impl<R: Replica> Journal<R> {
     }
 }
 
+/// What is in a directory.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) listing: Listing,
+    checkpoints: Vec<Bytes>,
+}
+
+impl Found {
+    /// Reads names and checkpoints.
+    pub(super) fn read(disk: &dyn Disk) -> Result<Self, JournalError> {
+        let names = disk.list()?;
+        let checkpoints = CHECKPOINTS
+            .into_iter()
+            .filter(|name| names.iter().any(|held| held == name))
+            .map(|name| {
+                let file = disk.open(name)?;
+                let length = usize::try_from(file.length()?).unwrap_or(usize::MAX);
+                read_whole(file.as_ref(), length)
+            })
+            .collect::<Result<_, DiskError>>()?;
+        Ok(Self {
+            listing: listing(&names),
+            checkpoints,
+        })
+    }
+
+    /// Begins a recovery.
+    pub(super) fn start<R: Replica>(
+        &self,
+        superblock: &Superblock,
+        replica: R,
+    ) -> Result<Recovery<R>, JournalError> {
+        Recovery::start(
+            superblock.clone(),
+            &self.checkpoints,
+            &self.listing,
+            replica,
+        )
+    }
+
+    /// Gives a recovery all segments that it wants; returns the files of all that may be read.
+    pub(super) fn recover<R: Replica>(
+        &self,
+        disk: &dyn Disk,
+        superblock: &Superblock,
+        recovery: &mut Recovery<R>,
+    ) -> Result<SegmentFiles, JournalError> {
+        let files = SegmentFiles::default();
+        for generation in &self.listing.segments {
+            read_segment(disk, superblock, recovery, &files, *generation)?;
+        }
+        Ok(files)
+    }
+}
+
+/// Reads the superblock of a directory that has one.
+///
+/// # Errors
+/// There is none, or it does not verify, or needs a newer version.
+pub fn read_superblock(disk: &dyn Disk) -> Result<Superblock, JournalError> {
+    let file = match disk.open(superblock::FILE) {
+        Err(error) if error.kind == DiskErrorKind::Missing => {
+            return Err(JournalError::Foreign("there is no superblock".to_owned()));
+        }
+        other => other?,
+    };
+    let length = usize::try_from(file.length()?).unwrap_or(usize::MAX);
+    let bytes = read_whole(file.as_ref(), length.min(superblock::LENGTH))?;
+    Superblock::decode(&bytes)
+}
+
 /// Reads the superblock, or makes one in an empty directory.
 fn superblock(disk: &dyn Disk, settings: &JournalSettings) -> Result<Superblock, JournalError> {
-    match disk.open(superblock::FILE) {
-        Ok(file) => {
-            let length = usize::try_from(file.length()?).unwrap_or(usize::MAX);
-            let bytes = read_whole(file.as_ref(), length.min(superblock::LENGTH))?;
-            let superblock = Superblock::decode(&bytes)?;
-            if superblock.cluster != settings.cluster {
-                return Err(JournalError::OtherCluster {
-                    found: superblock.cluster,
-                    expected: settings.cluster.clone(),
-                });
-            }
-            Ok(superblock)
-        }
-        Err(error) if error.kind == DiskErrorKind::Missing => make(disk, settings),
-        Err(error) => Err(error.into()),
+    if !disk.list()?.iter().any(|name| name == superblock::FILE) {
+        return make(disk, settings);
     }
+    let superblock = read_superblock(disk)?;
+    if superblock.cluster != settings.cluster {
+        return Err(JournalError::OtherCluster {
+            found: superblock.cluster,
+            expected: settings.cluster.clone(),
+        });
+    }
+    Ok(superblock)
 }
 
 fn make(disk: &dyn Disk, settings: &JournalSettings) -> Result<Superblock, JournalError> {
@@ -204,7 +258,10 @@ fn read_segment<R: Replica>(
 }
 
 /// Writes again what may be in the page cache only.
-fn rewrite<R>(recovered: &Recovered<R>, files: &SegmentFiles) -> Result<(), JournalError> {
+pub(super) fn rewrite<R>(
+    recovered: &Recovered<R>,
+    files: &SegmentFiles,
+) -> Result<(), JournalError> {
     let Some((at, bytes)) = &recovered.rewrite else {
         return Ok(());
     };

@@ -32,6 +32,10 @@ pub struct Recovery<R> {
     position: Position,
     needed: BTreeSet<u64>,
     loaded: u64,
+    /// The highest checkpoint that the log calls durable.
+    called_durable: u64,
+    /// Whether the log is read although it calls a checkpoint durable that does not verify.
+    without_checkpoint: bool,
     next_generation: u64,
     highest: Option<u64>,
     /// The end of the log as far as it was read, and the number of its last group.
@@ -65,7 +69,7 @@ pub struct Recovered<R> {
     pub next_group: u64,
     /// The lowest generation that was never given.
     pub next_generation: u64,
-    /// Number of the loaded checkpoint; 0: none.
+    /// Number of the loaded checkpoint; 0: none. Of a later one that the log calls durable, when that one was to be done without.
     pub checkpoint: u64,
     /// Segments that may be read.
     pub sealed: BTreeSet<u64>,
@@ -162,6 +166,8 @@ impl<R: Replica> Recovery<R> {
             position,
             needed,
             loaded,
+            called_durable: loaded,
+            without_checkpoint: false,
             next_generation: next_generation.max(highest).max(1),
             highest: listing.segments.last().copied(),
             end: position,
@@ -171,6 +177,15 @@ impl<R: Replica> Recovery<R> {
             with_groups: BTreeSet::new(),
             empty: BTreeSet::new(),
         })
+    }
+
+    /// The same, going on where a checkpoint that was durable does not verify: all that it had must be in the log.
+    #[must_use]
+    pub fn without_checkpoint(self) -> Self {
+        Self {
+            without_checkpoint: true,
+            ..self
+        }
     }
 
     /// Whether a segment has to be read as a whole; of others the header is enough.
@@ -295,7 +310,7 @@ impl<R: Replica> Recovery<R> {
             end: self.end,
             next_group: self.last_group + 1,
             next_generation: self.next_generation,
-            checkpoint: self.loaded,
+            checkpoint: self.called_durable,
             sealed,
             empty: self.empty,
             dead,
@@ -379,6 +394,9 @@ impl<R: Replica> Recovery<R> {
                 match record {
                     Record::Change { table, key, change } => {
                         self.changes.apply(*table, key, change)
+                    }
+                    Record::CheckpointDone { number } if self.without_checkpoint => {
+                        self.called_durable = self.called_durable.max(*number);
                     }
                     Record::CheckpointDone { number } if *number > self.loaded => {
                         let file = checkpoint::file_of(*number);

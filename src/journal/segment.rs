@@ -115,6 +115,38 @@ impl SegmentBytes {
         None
     }
 
+    /// All records from `start` on that verify on their own, whatever became of their groups. For telling what is lost.
+    #[must_use]
+    pub fn salvage(&self, start: u64) -> Vec<Record> {
+        let salt = self.salt.for_generation(self.generation);
+        let mut records = Vec::new();
+        let mut group = start;
+        while group < self.bytes.len() as u64 {
+            let mut at = usize::try_from(group)
+                .unwrap_or(usize::MAX)
+                .saturating_add(GROUP_HEADER);
+            let before = records.len();
+            while let Some(rest) = self.bytes.get(at..).map(|_| self.bytes.slice(at..))
+                && let Some(length) = rest.first_chunk().map(|held| u32::from_be_bytes(*held))
+                && length as usize >= RECORD_HEADER
+                && length as usize <= rest.len()
+            {
+                if let Ok((record, _)) = Record::decode(salt, &rest) {
+                    records.push(record);
+                }
+                at += length as usize;
+            }
+            // A group of which nothing can be read has the length of a block, as far as is known.
+            let end = if records.len() > before {
+                at as u64
+            } else {
+                group + 1
+            };
+            group = in_blocks(end, self.block);
+        }
+        records
+    }
+
     /// Ledgers that a group which does not verify seems to have had entries of.
     #[must_use]
     pub fn ledgers_at(&self, start: u64) -> Vec<u64> {

@@ -11,7 +11,8 @@ pub const FILE: &str = "superblock";
 pub const LENGTH: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"PULSGATE";
-const FORMAT: u32 = 1;
+/// The format that this version writes.
+pub const FORMAT: u32 = 1;
 /// Features that this version knows.
 const FEATURES: u64 = 0;
 const CLUSTER_MAX: usize = 255;

@@ -89,6 +89,10 @@ impl Replica for Held {
         Ok(())
     }
 
+    fn entries(&self) -> u64 {
+        self.state.lock().len() as u64
+    }
+
     fn live_segments(&self) -> Vec<u64> {
         let live: BTreeSet<u64> = self.state.lock().values().map(|at| at.generation).collect();
         live.into_iter().collect()
@@ -701,7 +705,7 @@ fn threads_do_what_the_simulation_does() {
         )
         .expect("open");
         let handle = journal.handle();
-        let driver = ThreadDriver::start(journal).expect("start");
+        let driver = ThreadDriver::start(journal, StorageMetrics::unseen()).expect("start");
         assert_eq!(held.state.lock().len() as u64, round * 3000);
         let told = Arc::new(Told::default());
         for number in 0..3000 {

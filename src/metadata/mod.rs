@@ -47,8 +47,8 @@ mod watch;
 
 pub use clock::{Clock, SystemClock};
 pub use embedded::{
-    AppendError, ChangeLog, EmbeddedMetadata, LogProgress, MemoryLog, RecordError, RecoverError,
-    Room, Snapshot,
+    AppendError, ChangeLog, EmbeddedMetadata, JournalLog, KeyChange, LogProgress, MemoryLog,
+    RecordError, RecoverError, Room, StoredNode,
 };
 pub use encoding::{decode_name, encode_name};
 pub use memory::{MemoryMetadata, MemorySession};

@@ -161,11 +161,9 @@ impl Tree {
         self.nodes.into_iter()
     }
 
-    /// Whether a node ends with a session.
-    pub(super) fn is_ephemeral(&self, path: &NodePath) -> bool {
-        self.nodes
-            .get(path)
-            .is_some_and(|node| node.session.is_some())
+    /// A node with all that is known of it.
+    pub(super) fn node(&self, path: &NodePath) -> Option<&TreeNode> {
+        self.nodes.get(path)
     }
 
     /// Plans a change by `session`.
@@ -460,7 +458,7 @@ impl TreeNode {
 
 impl Version {
     /// The version after this one.
-    fn next(self) -> Self {
+    pub(super) fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
 }

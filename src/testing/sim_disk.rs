@@ -242,6 +242,33 @@ impl SimDisk {
         }
     }
 
+    /// Puts bytes into a file, on the disk and as it is read, as something does that is no part of the store.
+    pub fn overwrite(&self, name: &str, offset: usize, bytes: &[u8]) {
+        self.damage(name, |content| {
+            let behind = content.get_mut(offset..).unwrap_or_default();
+            behind
+                .iter_mut()
+                .zip(bytes)
+                .for_each(|(held, byte)| *held = *byte);
+        });
+    }
+
+    /// Cuts a file, on the disk and as it is read, as something does that is no part of the store.
+    pub fn truncate(&self, name: &str, length: usize) {
+        self.damage(name, |content| content.truncate(length));
+    }
+
+    /// What it does to a file is durable, and nothing of the file is unsynced any more.
+    fn damage(&self, name: &str, mut harm: impl FnMut(&mut Vec<u8>)) {
+        let mut state = self.state.lock();
+        let id = state.names.get(name).copied().unwrap_or(u64::MAX);
+        if let Some(file) = state.files.get_mut(&id) {
+            harm(&mut file.visible);
+            file.durable = file.visible.clone();
+            file.unsynced.clear();
+        }
+    }
+
     /// What is in a file as it is read.
     #[must_use]
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {

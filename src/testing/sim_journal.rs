@@ -115,6 +115,7 @@ impl<R: Replica> SimDriver<R> {
         match effect {
             Effect::Notify(notices) => notices.into_iter().for_each(Notice::tell),
             Effect::RefuseEntries(refuse) => self.inbox.set_no_space(refuse),
+            Effect::OutOfSpace(out_of_space) => self.inbox.set_out_of_space(out_of_space),
             Effect::Opened => {
                 if let Some(opened) = self.opened.take() {
                     let _ = opened.send(Ok(()));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pulsegate::metadata::{
     CreateMode, EmbeddedMetadata, Event, Expected, MemoryLog, MetadataError, MetadataStore, Node,
-    NodePath, Owner, SessionState, SystemClock, Version, Watch, WatchScope,
+    NodePath, Owner, SessionState, Stat, SystemClock, Version, Watch, WatchScope,
 };
 use tokio::time::timeout;
 
@@ -631,6 +631,16 @@ pub(crate) async fn m13_what_was_answered_is_there_after_a_restart() {
         log.clone(),
         Arc::new(SystemClock::new()),
     ));
+    let before = m13_before(&*store).await;
+    let pairs = log.pairs();
+
+    let again = MemoryLog::new();
+    let recovered = EmbeddedMetadata::recover(pairs, Arc::new(again), Arc::new(SystemClock::new()));
+    m13_after(&*running(recovered), before).await;
+}
+
+/// Changes of all kinds; what the node that is kept is then.
+pub(crate) async fn m13_before(store: &dyn MetadataStore) -> Stat {
     let (kept, gone) = (path("/m13/kept"), path("/m13/gone"));
     store
         .put(&kept, value("1"), Expected::Any)
@@ -649,12 +659,12 @@ pub(crate) async fn m13_what_was_answered_is_there_after_a_restart() {
         .create(&path("/m13/e"), value(""), CreateMode::EphemeralSequential)
         .await
         .expect("made");
-    let before = log.records();
+    stat
+}
 
-    let again = MemoryLog::new();
-    let recovered =
-        EmbeddedMetadata::recover(before, Arc::new(again), Arc::new(SystemClock::new()));
-    let store = running(recovered);
+/// What there is of them in another process.
+pub(crate) async fn m13_after(store: &dyn MetadataStore, stat: Stat) {
+    let kept = path("/m13/kept");
     let node = store.get(&kept).await.expect("read").expect("there");
     assert_eq!(
         node,

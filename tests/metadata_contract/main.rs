@@ -1,5 +1,5 @@
-//! What every metadata store keeps, M1 to M13 of `src/metadata/mod.rs`, on every engine: memory, embedded, and ZooKeeper itself,
-//! so that the two of ours answer as the store does that Apache Pulsar runs on.
+//! What every metadata store keeps, M1 to M13 of `src/metadata/mod.rs`, on every engine: memory, embedded (over a log in memory, over the journal
+//! of a data directory, and over one on a simulated disk), and ZooKeeper itself, so that the two of ours answer as the store does that Apache Pulsar runs on.
 //!
 //! ZooKeeper needs a JDK, and in `PULSEGATE_PULSAR_JARS` the folder with Pulsar's jars; it is skipped, with a line on standard
 //! error, where the variable is not set.
@@ -12,6 +12,17 @@ mod engines;
 mod zookeeper;
 
 use engines::Engine;
+use pulsegate::testing::sim_disk::SimDisk;
+
+/// Runs on a runtime whose time is its own.
+fn on_paused_time(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, test);
+}
 
 /// One test per clause and engine.
 macro_rules! on_every_engine {
@@ -30,6 +41,29 @@ macro_rules! on_every_engine {
                 #[tokio::test]
                 async fn $clause() {
                     super::clauses::$clause(&super::Engine::embedded()).await;
+                }
+            )+
+        }
+
+        mod directory {
+            $(
+                #[tokio::test]
+                async fn $clause() {
+                    super::clauses::$clause(&super::Engine::directory()).await;
+                }
+            )+
+        }
+
+        mod simulated {
+            $(
+                #[test]
+                fn $clause() {
+                    super::on_paused_time(async {
+                        let disk = super::SimDisk::new(1);
+                        // One of the clauses has long values.
+                        let engine = super::Engine::simulated(&disk, 4 << 20).await;
+                        super::clauses::$clause(&engine).await;
+                    });
                 }
             )+
         }
@@ -76,4 +110,28 @@ on_every_engine! {
 #[tokio::test]
 async fn m13_what_was_answered_is_there_after_a_restart() {
     clauses::m13_what_was_answered_is_there_after_a_restart().await;
+}
+
+#[tokio::test]
+async fn m13_what_was_answered_is_there_after_a_restart_of_a_data_directory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = engines::open(folder.path());
+    let before = clauses::m13_before(&*store.metadata()).await;
+    store.close().await;
+    let again = engines::open(folder.path());
+    clauses::m13_after(&*again.metadata(), before).await;
+    again.close().await;
+}
+
+#[test]
+fn m13_what_was_answered_is_there_after_a_power_cut() {
+    on_paused_time(async {
+        for seed in 0..20 {
+            let disk = SimDisk::new(seed);
+            let engine = Engine::simulated(&disk, 32 << 10).await;
+            let before = clauses::m13_before(engine.connect().await.store()).await;
+            let again = Engine::simulated(&disk.after_cut(seed), 32 << 10).await;
+            clauses::m13_after(again.connect().await.store(), before).await;
+        }
+    });
 }

@@ -1,9 +1,12 @@
-//! A random workload over ledgers and cursors, what it was told and when, and the comparison with what is found later.
+//! A random workload over ledgers, cursors and metadata, what it was told and when, and the comparison with what is found later.
 
 #![allow(
     clippy::indexing_slicing,
     reason = "topics and ledgers are those that the workload made itself"
 )]
+
+#[path = "tree.rs"]
+pub(crate) mod tree;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,13 +16,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pulsegate::disk::Disk;
-use pulsegate::journal::kernel::Limits;
-use pulsegate::journal::{JournalError, JournalSettings};
+use pulsegate::journal::kernel::{Limits, SharedChanges};
+use pulsegate::journal::{Durability, JournalError, JournalSettings};
 use pulsegate::ledger::embedded::Reads;
 use pulsegate::ledger::{
     CursorName, CursorStore, CursorUpdate, CursorWriter, EmbeddedStore, LedgerError, LedgerId,
     LedgerOptions, LedgerStore, LedgerWriter, Sealed,
 };
+use pulsegate::metadata::{Clock, EmbeddedMetadata, JournalLog};
+use pulsegate::store::{RecoverStoreError, Recovered, recover, run_metadata};
 use pulsegate::testing::sim_disk::SimDisk;
 use pulsegate::testing::sim_journal::{Latency, SimDriver};
 use rand::rngs::StdRng;
@@ -56,8 +61,11 @@ pub(crate) struct CursorHistory {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct History {
     pub(crate) seed: u64,
+    /// Whether confirmed does not mean synced.
+    relaxed: bool,
     ledgers: BTreeMap<u64, LedgerHistory>,
     cursors: BTreeMap<usize, CursorHistory>,
+    tree: tree::TreeHistory,
 }
 
 /// What is found of a ledger: its end, and which entries can be read.
@@ -73,17 +81,34 @@ pub(crate) struct FoundLedger {
 pub(crate) struct Found {
     ledgers: BTreeMap<u64, Option<FoundLedger>>,
     cursors: BTreeMap<usize, (Option<Bytes>, Vec<Bytes>)>,
+    tree: tree::Tree,
 }
 
 /// A store that is open.
 pub(crate) struct Opened {
     pub(crate) store: EmbeddedStore,
-    driver: tokio::task::AbortHandle,
+    metadata: Arc<EmbeddedMetadata>,
+    changes: SharedChanges,
+    tasks: [tokio::task::AbortHandle; 2],
+}
+
+/// A clock that stands, so that the same seed writes the same bytes.
+#[derive(Debug)]
+struct StandingClock;
+
+impl Clock for StandingClock {
+    fn unix_millis(&self) -> i64 {
+        1_800_000_000_000
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.tasks.iter().for_each(tokio::task::AbortHandle::abort);
     }
 }
 
@@ -96,6 +121,8 @@ pub(crate) struct Workload {
     updates: u64,
     random: StdRng,
     history: Rc<RefCell<History>>,
+    tree: tree::Model,
+    settings: JournalSettings,
 }
 
 /// Segments are small, so that they are filled, recycled and copied all the time.
@@ -109,6 +136,18 @@ pub(crate) fn settings() -> JournalSettings {
             ..Limits::default()
         },
         ..JournalSettings::new("test", [9; 16], 1_800_000_000)
+    }
+}
+
+/// The same without waiting for syncs.
+pub(crate) fn relaxed() -> JournalSettings {
+    let strict = settings();
+    JournalSettings {
+        limits: Limits {
+            durability: Durability::Relaxed,
+            ..strict.limits
+        },
+        ..strict
     }
 }
 
@@ -126,13 +165,37 @@ pub(crate) async fn open(
     disk: &SimDisk,
     seed: u64,
     latency: Latency,
-) -> Result<Opened, JournalError> {
+) -> Result<Opened, RecoverStoreError> {
+    open_with(disk, seed, latency, &settings()).await
+}
+
+pub(crate) async fn open_with(
+    disk: &SimDisk,
+    seed: u64,
+    latency: Latency,
+    settings: &JournalSettings,
+) -> Result<Opened, RecoverStoreError> {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let (store, journal) = EmbeddedStore::recover_from(disk, &settings(), Reads::Inline)?;
+    let Recovered {
+        ledgers: store,
+        metadata,
+        log,
+        journal,
+    } = recover(disk, settings, Reads::Inline, Arc::new(StandingClock))?;
+    let changes = journal.changes();
     let (driver, opened) = SimDriver::new(journal, seed, latency);
     let driver = tokio::task::spawn_local(driver.run()).abort_handle();
     opened.await.map_err(|_| JournalError::Closed)??;
-    Ok(Opened { store, driver })
+    let metadata = Arc::new(metadata);
+    let running = Arc::clone(&metadata);
+    let running =
+        tokio::task::spawn_local(async move { run_metadata(&running, &log).await }).abort_handle();
+    Ok(Opened {
+        store,
+        metadata,
+        changes,
+        tasks: [driver, running],
+    })
 }
 
 /// The content of an entry: it says which one it is.
@@ -163,7 +226,15 @@ impl Workload {
             updates: 0,
             random: StdRng::seed_from_u64(seed),
             history: Rc::new(RefCell::new(history)),
+            tree: tree::Model::default(),
+            settings: settings(),
         }
+    }
+
+    /// The same, with a journal of these settings.
+    pub(crate) fn with_settings(self, settings: JournalSettings) -> Self {
+        self.history.borrow_mut().relaxed = settings.limits.durability == Durability::Relaxed;
+        Self { settings, ..self }
     }
 
     /// Does all of it; the power is still on at the end, and things are still on their way.
@@ -172,7 +243,9 @@ impl Workload {
             stall_one_in: 300,
             ..Latency::default()
         };
-        let opened = open(disk, self.seed, latency).await.expect("a new store");
+        let opened = open_with(disk, self.seed, latency, &self.settings)
+            .await
+            .expect("a new store");
         let store = opened.store.clone();
         let mut writers: Vec<Option<Box<dyn LedgerWriter>>> = Vec::new();
         let mut cursors: Vec<Option<Box<dyn CursorWriter>>> = Vec::new();
@@ -183,7 +256,8 @@ impl Workload {
         for _ in 0..self.operations {
             let topic = self.random.random_range(0..self.topics);
             match self.random.random_range(0..100) {
-                0..60 => self.append(writers[topic].as_mut()),
+                0..50 => self.append(writers[topic].as_mut()),
+                50..60 => self.change_tree(&opened.metadata, disk),
                 60..75 => {
                     self.move_cursor(&store, disk, topic, &mut cursors[topic])
                         .await
@@ -235,6 +309,13 @@ impl Workload {
             }
         });
         writer
+    }
+
+    fn change_tree(&mut self, store: &Arc<EmbeddedMetadata>, disk: &SimDisk) {
+        let disk = disk.clone();
+        let stamp = move || stamp(&disk);
+        self.tree
+            .go_on(&mut self.random, store, &self.history, stamp);
     }
 
     fn append(&mut self, writer: Option<&mut Box<dyn LedgerWriter>>) {
@@ -361,6 +442,7 @@ impl Opened {
         let mut found = Found {
             ledgers: BTreeMap::new(),
             cursors: BTreeMap::new(),
+            tree: tree::stored(JournalLog::pairs(&self.changes.lock())),
         };
         let mut recoveries = tokio::task::JoinSet::new();
         for id in history.ledgers.keys().copied() {
@@ -439,10 +521,21 @@ impl History {
     /// Compares what is found after a cut with what had been told by then.
     pub(crate) fn check(&self, found: &Found, cut: Stamp, what: &str) {
         self.check_content(found, what);
+        if self.relaxed {
+            // What was told may be lost, and only that: what is there is what there was once.
+            return;
+        }
+        self.check_all(found, cut, what);
+    }
+
+    /// Compares as if confirmed meant synced: after a kill it does.
+    pub(crate) fn check_all(&self, found: &Found, cut: Stamp, what: &str) {
+        self.check_content(found, what);
         for (id, told) in &self.ledgers {
             let ledger = found.ledgers.get(id).and_then(Option::as_ref);
             told.check(*id, ledger, cut, what);
         }
+        self.tree.check(&found.tree, cut, what);
         for (number, told) in &self.cursors {
             let (snapshot, deltas) = found.cursors.get(number).expect("opened");
             let known = last_by(&told.durable, cut).unwrap_or(0);
@@ -459,8 +552,23 @@ impl History {
 
     /// Whatever is found was written, and is in order.
     pub(crate) fn check_content(&self, found: &Found, what: &str) {
+        assert!(
+            self.tree.was(&found.tree),
+            "{what}: the tree was never like this: {:?}",
+            found.tree
+        );
         for (id, ledger) in &found.ledgers {
             let told = &self.ledgers[id];
+            let numbers = ledger.iter().flat_map(|ledger| &ledger.entries);
+            let mut numbers = numbers.map(|(entry, _)| *entry);
+            if let Some(first) = numbers.next() {
+                assert!(
+                    (first + 1..)
+                        .zip(numbers)
+                        .all(|(next, entry)| next == entry),
+                    "{what}: ledger {id} has a hole"
+                );
+            }
             for (entry, bytes) in ledger.iter().flat_map(|ledger| &ledger.entries) {
                 let length = told.appended.get(usize::try_from(*entry).expect("small"));
                 let length = length.unwrap_or_else(|| {

@@ -174,6 +174,20 @@ fn change(key: Bytes, change: Change) -> Record {
     }
 }
 
+impl CursorName {
+    /// The name in a key of the table of cursors; `None`: it is no such key.
+    #[must_use]
+    pub fn of_key(key: &[u8]) -> Option<Self> {
+        let (length, names) = key.split_first_chunk()?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+        let (topic, cursor) = names.split_at_checked(length)?;
+        Some(Self {
+            topic: String::from_utf8(topic.to_vec()).ok()?,
+            cursor: String::from_utf8(cursor.to_vec()).ok()?,
+        })
+    }
+}
+
 /// Topic and cursor in one key, so that no two pairs have the same.
 fn key(name: &CursorName) -> Bytes {
     let mut key = Vec::with_capacity(4 + name.topic.len() + name.cursor.len());
@@ -181,4 +195,21 @@ fn key(name: &CursorName) -> Bytes {
     key.put_slice(name.topic.as_bytes());
     key.put_slice(name.cursor.as_bytes());
     Bytes::from(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_back_from_its_key_and_other_keys_are_none() {
+        let name = CursorName {
+            topic: "persistent://t/n/a".to_owned(),
+            cursor: "sub".to_owned(),
+        };
+        assert_eq!(CursorName::of_key(&key(&name)), Some(name));
+        for bad in [&b""[..], b"\0\0", b"\0\0\0\x09abc", b"\0\0\0\x01\xffabc"] {
+            assert_eq!(CursorName::of_key(bad), None);
+        }
+    }
 }

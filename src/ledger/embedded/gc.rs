@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
     segments: BTreeMap<u64, u64>,
+    /// Live records of all segments.
+    records: u64,
 }
 
 /// Space may be so many percent of what is live ...
@@ -20,16 +22,24 @@ impl Usage {
     /// A record in a segment is live.
     pub fn add(&mut self, generation: u64, length: u32) {
         *self.segments.entry(generation).or_default() += u64::from(length);
+        self.records += 1;
     }
 
     /// A record in a segment is dead.
     pub fn remove(&mut self, generation: u64, length: u32) {
         if let Some(live) = self.segments.get_mut(&generation) {
+            self.records = self.records.saturating_sub(1);
             *live = live.saturating_sub(u64::from(length));
             if *live == 0 {
                 self.segments.remove(&generation);
             }
         }
+    }
+
+    /// How many records are live.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
     }
 
     /// Segments with something live.
@@ -86,6 +96,7 @@ mod tests {
         let mut usage = usage(&[(1, 60), (2, 10)]);
         usage.remove(2, 10);
         assert_eq!(usage.live_segments(), [1]);
+        assert_eq!(usage.records(), 1);
         assert_eq!(usage.worth_copying(&[1, 2, 3, 4, 5], 100), None);
     }
 }

@@ -31,8 +31,8 @@ use crate::disk::Disk;
 use crate::journal::format::ENTRY_HEADER;
 use crate::journal::kernel::SharedChanges;
 use crate::journal::{
-    Completion, Journal, JournalError, JournalHandle, JournalSettings, Record, Submission,
-    ThreadDriver,
+    Completion, Journal, JournalError, JournalHandle, JournalSettings, Record, StorageMetrics,
+    Submission, ThreadDriver,
 };
 
 /// A store in one directory. Clones are the same store.
@@ -119,7 +119,10 @@ impl EmbeddedStore {
         settings: &JournalSettings,
     ) -> Result<(Self, ThreadDriver), JournalError> {
         let (store, journal) = Self::recover_from(disk, settings, Reads::beside())?;
-        Ok((store, ThreadDriver::start(journal)?))
+        Ok((
+            store,
+            ThreadDriver::start(journal, StorageMetrics::unseen())?,
+        ))
     }
 
     /// The journal below, to be closed and watched.
@@ -189,6 +192,10 @@ impl Once {
 impl LedgerStore for EmbeddedStore {
     fn create(&self, options: LedgerOptions) -> LedgerFuture<'_, Box<dyn LedgerWriter>> {
         Box::pin(async move {
+            if self.shared.journal.is_out_of_space() {
+                // What is left is for what makes the store smaller.
+                return Err(JournalError::NoSpace.into());
+            }
             let ledger = self.shared.ledgers.next_id(self.shared.first_id);
             let options = Bytes::from(options::encode(&options));
             let length = options.len();

@@ -193,6 +193,29 @@ impl LedgerReplica {
         }
     }
 
+    /// One that nobody else shares: for looking at a store.
+    #[must_use]
+    pub fn detached() -> Self {
+        Self::new(Arc::default())
+    }
+
+    /// Shows all ledgers in the order of their ids.
+    pub fn visit(&self, mut look: impl FnMut(u64, &LedgerIndex)) {
+        let mut cells: Vec<_> = self.ledgers.cells.read().values().cloned().collect();
+        cells.sort_unstable_by_key(|cell| cell.id);
+        for cell in cells {
+            look(cell.id, &cell.state.lock().index);
+        }
+    }
+
+    /// A ledger as it is now.
+    #[must_use]
+    pub fn index_of(&self, ledger: u64) -> Option<LedgerIndex> {
+        let cell = self.ledgers.cell(ledger)?;
+        let index = cell.state.lock().index.clone();
+        Some(index)
+    }
+
     fn delete(&mut self, ledger: u64) {
         let Some(cell) = self.ledgers.cells.write().remove(&ledger) else {
             return;
@@ -293,6 +316,10 @@ impl Replica for LedgerReplica {
 
     fn live_segments(&self) -> Vec<u64> {
         self.usage.live_segments()
+    }
+
+    fn entries(&self) -> u64 {
+        self.usage.records()
     }
 
     fn is_live(&self, ledger: u64, entry: u64, at: Location) -> bool {

@@ -1,25 +1,28 @@
-//! What the embedded store writes to: a log of records that become durable in order.
+//! What the embedded store writes to: keys and values, changed in an order in which the changes become durable.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// A log of records. Their numbers begin above 0 and rise; between them may be those of records of others.
+use super::key_values::KeyChange;
+
+/// A log of changes of keys. Their numbers begin above 0 and rise; between them may be those of changes of others.
 pub trait ChangeLog: fmt::Debug + Send + Sync {
-    /// Puts a record behind those before; returns its number. Never waits: when it is durable is told by
-    /// [`Self::progress`].
+    /// Puts changes behind those before; returns the number of the last. Never waits: when they are durable is told by
+    /// [`Self::progress`]. A crash may leave a beginning of them.
     ///
     /// # Errors
     /// See [`AppendError`]; then the log is as before.
-    fn append(&self, record: Bytes, room: Room) -> Result<u64, AppendError>;
+    fn append(&self, changes: Vec<KeyChange>, room: Room) -> Result<u64, AppendError>;
 
     /// How far the log is durable. The last value counts; numbers never go back.
     fn progress(&self) -> watch::Receiver<LogProgress>;
 }
 
-/// Which part of the disk a record may take.
+/// Which part of the disk changes may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// What is free.
@@ -28,12 +31,20 @@ pub enum Room {
     Reserved,
 }
 
-/// Why a record was not taken.
+/// Why changes were not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// There is no room.
     #[error("there is no room in the log")]
     Full,
+    /// A key with its value is longer than the log takes.
+    #[error("a key with its value has {len} bytes, at most {max} are taken")]
+    TooLong {
+        /// Bytes given.
+        len: usize,
+        /// Bytes taken.
+        max: usize,
+    },
     /// The log has failed and takes nothing more.
     #[error("the log has failed")]
     Failed,
@@ -42,7 +53,7 @@ pub enum AppendError {
 /// How far a log is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogProgress {
-    /// All records up to this number are durable; 0: none yet.
+    /// All changes up to this number are durable; 0: none yet.
     Durable(u64),
     /// What was not durable before may be lost; nothing becomes durable any more.
     Failed,
@@ -53,25 +64,26 @@ pub enum LogProgress {
 pub struct MemoryLog {
     inner: Mutex<Inner>,
     progress: watch::Sender<LogProgress>,
-    /// Whether records are durable as soon as they are appended.
+    /// Whether changes are durable as soon as they are appended.
     at_once: bool,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    records: Vec<Bytes>,
+    pairs: BTreeMap<Bytes, Bytes>,
+    appended: u64,
     full: bool,
     failed: bool,
 }
 
 impl MemoryLog {
-    /// A log whose records are durable at once.
+    /// A log whose changes are durable at once.
     #[must_use]
     pub fn new() -> Self {
         Self::with(true)
     }
 
-    /// A log whose records are durable when [`Self::sync_to`] says so.
+    /// A log whose changes are durable when [`Self::sync_to`] says so.
     #[must_use]
     pub fn manual() -> Self {
         Self::with(false)
@@ -85,13 +97,13 @@ impl MemoryLog {
         }
     }
 
-    /// All records so far, durable or not.
+    /// What all changes so far, durable or not, amount to.
     #[must_use]
-    pub fn records(&self) -> Vec<Bytes> {
-        self.inner.lock().records.clone()
+    pub fn pairs(&self) -> BTreeMap<Bytes, Bytes> {
+        self.inner.lock().pairs.clone()
     }
 
-    /// Makes the records up to this number durable.
+    /// Makes the changes up to this number durable.
     pub fn sync_to(&self, number: u64) {
         self.progress.send_modify(|progress| {
             if let LogProgress::Durable(upto) = progress {
@@ -119,7 +131,7 @@ impl Default for MemoryLog {
 }
 
 impl ChangeLog for MemoryLog {
-    fn append(&self, record: Bytes, room: Room) -> Result<u64, AppendError> {
+    fn append(&self, changes: Vec<KeyChange>, room: Room) -> Result<u64, AppendError> {
         let number = {
             let mut inner = self.inner.lock();
             if inner.failed {
@@ -128,8 +140,14 @@ impl ChangeLog for MemoryLog {
             if inner.full && room == Room::Free {
                 return Err(AppendError::Full);
             }
-            inner.records.push(record);
-            u64::try_from(inner.records.len()).unwrap_or(u64::MAX)
+            for change in changes {
+                match change.value {
+                    Some(value) => inner.pairs.insert(change.key, value),
+                    None => inner.pairs.remove(&change.key),
+                };
+            }
+            inner.appended += 1;
+            inner.appended
         };
         if self.at_once {
             self.sync_to(number);

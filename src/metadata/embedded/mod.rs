@@ -1,10 +1,11 @@
 //! The store of a single process: the tree in memory, every change in a log.
 //!
-//! `record` says how changes are written, `state` when requests are answered; here is what ties them to a log and to those
-//! who ask. A session is the life of the process: ephemeral nodes are never written.
+//! `key_values` says how the tree is written, `state` when requests are answered, `journal_log` is the log of a data directory; here is
+//! what ties them together and to those who ask. A session is the life of the process: ephemeral nodes are never written.
 
 mod change_log;
-mod record;
+mod journal_log;
+mod key_values;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,8 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 pub use change_log::{AppendError, ChangeLog, LogProgress, MemoryLog, Room};
-pub use record::RecordError;
+pub use journal_log::JournalLog;
+pub use key_values::{KeyChange, RecordError, StoredNode};
 
 use self::state::{Effect, Input, Outcome, Reply, Request, RequestId, State};
 use super::tree::{Answer, Change};
@@ -46,29 +48,27 @@ struct Inner {
     next_request: u64,
 }
 
-/// Why the records of a log make no store.
+/// Why the keys and values of a log make no store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("record {place} of the metadata log cannot be used: {error}")]
+#[error("metadata {key:?} cannot be used: {error}")]
 pub struct RecoverError {
-    /// Which one, counted from 0.
-    pub place: u64,
-    /// What is wrong with it.
+    /// Which key, readable as far as it can be.
+    pub key: String,
+    /// What is wrong with it or its value.
     pub error: RecordError,
 }
 
 impl EmbeddedMetadata {
-    /// The store that `records` describe: a snapshot, if there is one, and all that was appended after it. New changes go
-    /// to `log`, which goes on behind these records.
+    /// The store that keys and values of `log` describe, in any order. New changes go to `log`.
     ///
     /// # Errors
-    /// When a record is damaged, of a later version, or does not fit those before it.
+    /// When a key or value is damaged, of a later version, or does not fit the others.
     pub fn recover(
-        records: impl IntoIterator<Item = Bytes>,
+        pairs: impl IntoIterator<Item = (Bytes, Bytes)>,
         log: Arc<dyn ChangeLog>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, RecoverError> {
-        let state =
-            State::recover(records).map_err(|(place, error)| RecoverError { place, error })?;
+        let state = State::recover(pairs).map_err(RecoverError::of)?;
         let inner = Inner {
             state,
             replies: HashMap::new(),
@@ -86,6 +86,22 @@ impl EmbeddedMetadata {
         })
     }
 
+    /// All nodes that keys and values describe, in the order of their paths, the root first.
+    ///
+    /// # Errors
+    /// As [`Self::recover`].
+    pub fn stored_nodes(
+        pairs: impl IntoIterator<Item = (Bytes, Bytes)>,
+    ) -> Result<Vec<StoredNode>, RecoverError> {
+        key_values::stored_nodes(pairs).map_err(RecoverError::of)
+    }
+
+    /// The node that a key is about, if it is one of a log's.
+    #[must_use]
+    pub fn path_of_key(key: &[u8]) -> Option<NodePath> {
+        key_values::path_of(key)
+    }
+
     /// Answers requests as the log becomes durable. Ends when the log has failed or is gone; everything fails then.
     /// Cancel-safe.
     pub async fn run(&self) {
@@ -100,16 +116,6 @@ impl EmbeddedMetadata {
                 self.step(Input::Progress(LogProgress::Failed));
                 return;
             }
-        }
-    }
-
-    /// What records written now would have to say instead of all up to a number.
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        let (tree, upto) = self.inner.lock().state.snapshot();
-        Snapshot {
-            upto,
-            records: Box::new(record::encode_tree(tree)),
         }
     }
 
@@ -146,8 +152,8 @@ impl EmbeddedMetadata {
             let mut more = Vec::new();
             for effect in effects {
                 match effect {
-                    Effect::Append { record, room } => {
-                        let appended = self.log.append(record, room);
+                    Effect::Append { changes, room } => {
+                        let appended = self.log.append(changes, room);
                         more.extend(inner.state.step(Input::Appended(appended)));
                     }
                     Effect::Reply(id, outcome) => {
@@ -169,12 +175,14 @@ impl EmbeddedMetadata {
     }
 }
 
-/// What takes the place of the records of a log up to a number.
-pub struct Snapshot {
-    /// All records up to this one are in it.
-    pub upto: u64,
-    /// In the order in which they have to be read again.
-    pub records: Box<dyn Iterator<Item = Bytes> + Send>,
+impl RecoverError {
+    fn of((key, error): (Bytes, RecordError)) -> Self {
+        let key = match key_values::path_of(&key) {
+            Some(path) => path.to_string(),
+            None => key.escape_ascii().to_string(),
+        };
+        Self { key, error }
+    }
 }
 
 impl MetadataStore for EmbeddedMetadata {

@@ -1,7 +1,7 @@
 //! What the embedded store knows, and when it may say so. Pure.
 //!
-//! A request is planned on the tree as all requests before it leave it, its record is appended to the log, the tree is
-//! changed, and the answer waits until the record is durable. So does every answer of a later request, a read or a
+//! A request is planned on the tree as all requests before it leave it, what it does to keys is appended to the log, the tree is
+//! changed, and the answer waits until that is durable. So does every answer of a later request, a read or a
 //! refusal: it may rest on what is not durable yet.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::super::tree::{Answer, Change, Plan, SessionId, Step, Tree};
 use super::super::{Event, MetadataError, Node, NodePath};
 use super::change_log::{AppendError, LogProgress, Room};
-use super::record::{Logged, Record, RecordError, decode, encode_steps};
+use super::key_values::{KeyChange, RecordError, decode_tree, encode_steps};
 
 /// Tells requests apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,7 +45,7 @@ pub(super) enum Input {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Append {
-        record: Bytes,
+        changes: Vec<KeyChange>,
         room: Room,
     },
     Reply(RequestId, Outcome),
@@ -70,12 +70,12 @@ pub(super) enum Reply {
 #[derive(Debug)]
 pub(super) struct State {
     tree: Tree,
-    /// The number of the last record appended.
+    /// The number of the last change appended.
     appended: u64,
-    /// All records up to this number are durable.
+    /// All changes up to this number are durable.
     durable: u64,
     failed: bool,
-    /// Planned, its record not appended yet.
+    /// Planned, and not appended yet.
     planned: Option<(RequestId, Plan)>,
     /// Answers that wait for the log, their numbers never falling.
     waiting: VecDeque<Waiting>,
@@ -83,7 +83,7 @@ pub(super) struct State {
 
 #[derive(Debug)]
 struct Waiting {
-    /// The record that has to be durable.
+    /// The change that has to be durable.
     after: u64,
     id: RequestId,
     outcome: Outcome,
@@ -91,16 +91,12 @@ struct Waiting {
 }
 
 impl State {
-    /// What the records, those of a snapshot first, make of an empty store. Their numbers are not counted: the log's next one is above 0.
+    /// What a log's keys and values make of an empty store. The log's next number is above 0.
     pub(super) fn recover(
-        records: impl IntoIterator<Item = Bytes>,
-    ) -> Result<Self, (u64, RecordError)> {
-        let mut tree = Tree::new();
-        for (place, record) in (0..).zip(records) {
-            replay(&mut tree, &record).map_err(|error| (place, error))?;
-        }
+        pairs: impl IntoIterator<Item = (Bytes, Bytes)>,
+    ) -> Result<Self, (Bytes, RecordError)> {
         Ok(Self {
-            tree,
+            tree: decode_tree(pairs)?,
             appended: 0,
             durable: 0,
             failed: false,
@@ -109,9 +105,10 @@ impl State {
         })
     }
 
-    /// The tree with all that was appended, and the number of the last record in it.
-    pub(super) fn snapshot(&self) -> (Tree, u64) {
-        (self.tree.clone(), self.appended)
+    /// The tree with all that was appended.
+    #[cfg(test)]
+    pub(super) fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// Answers that wait for the log.
@@ -146,12 +143,13 @@ impl State {
     }
 
     fn planned(&mut self, id: RequestId, plan: Plan) -> Vec<Effect> {
-        let Some(record) = encode_steps(&self.tree, &plan.steps) else {
+        let changes = encode_steps(&self.tree, &plan.steps);
+        if changes.is_empty() {
             return self.apply(id, plan);
-        };
+        }
         let room = self.room(&plan.steps);
         self.planned = Some((id, plan));
-        vec![Effect::Append { record, room }]
+        vec![Effect::Append { changes, room }]
     }
 
     fn appended(&mut self, result: Result<u64, AppendError>) -> Vec<Effect> {
@@ -160,12 +158,17 @@ impl State {
         };
         match result {
             Ok(number) => {
-                assert!(number > self.appended, "a log numbers its records upwards");
+                assert!(number > self.appended, "a log numbers its changes upwards");
                 self.appended = number;
                 self.apply(id, plan)
             }
             // Nothing was changed, but what this rests on may not be durable.
             Err(AppendError::Full) => self.answer(id, Err(MetadataError::Full), Vec::new()),
+            Err(AppendError::TooLong { len, max }) => self.answer(
+                id,
+                Err(MetadataError::ValueTooLong { len, max }),
+                Vec::new(),
+            ),
             Err(AppendError::Failed) => {
                 let mut effects = self.fail();
                 effects.push(Effect::Reply(id, Err(MetadataError::Failed)));
@@ -194,12 +197,12 @@ impl State {
     }
 
     fn durable(&mut self, upto: u64) -> Vec<Effect> {
-        // It may be the number of somebody else's record, and so beyond the last one of the store.
+        // It may be the number of somebody else's change, and so beyond the last one of the store.
         self.durable = self.durable.max(upto);
         self.settle()
     }
 
-    /// Gives the answers that rest on durable records only.
+    /// Gives the answers that rest on durable changes only.
     fn settle(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         while let Some(first) = self
@@ -237,27 +240,6 @@ impl State {
         });
         if grows { Room::Free } else { Room::Reserved }
     }
-}
-
-fn replay(tree: &mut Tree, record: &Bytes) -> Result<(), RecordError> {
-    match decode(record)? {
-        Record::Nodes(nodes) => {
-            for (path, node) in nodes {
-                tree.restore(path, node)
-                    .map_err(|_| RecordError::DoesNotFit)?;
-            }
-        }
-        Record::Changes(changes) => {
-            for change in changes {
-                let fits = match change {
-                    Logged::Step(step) => tree.apply(step).map(drop),
-                    Logged::Made { path, number } => tree.raise_children_made(&path, number),
-                };
-                fits.map_err(|_| RecordError::DoesNotFit)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The store lives as long as its process, and so does the one session with it.

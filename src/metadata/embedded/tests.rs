@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 
+use super::key_values::KeyChange;
 use super::state::{Effect, Input, Outcome, Reply, Request, RequestId, State};
 use super::*;
-use crate::metadata::tree::Tree;
 use crate::metadata::{Event, Owner};
 
 #[derive(Debug)]
@@ -37,20 +37,34 @@ fn put(text: &str, value: &'static str) -> Change {
     }
 }
 
+type Log = Vec<Vec<KeyChange>>;
+
 /// Takes a request; appends what has to be appended, with the next number.
-fn request(state: &mut State, id: u64, request: Request, log: &mut Vec<Bytes>) -> Vec<Effect> {
+fn request(state: &mut State, id: u64, request: Request, log: &mut Log) -> Vec<Effect> {
     let input = Input::Request {
         id: RequestId(id),
         request,
         now: 5,
     };
     let mut effects = state.step(input);
-    if let Some(Effect::Append { record, .. }) = effects.first() {
-        log.push(record.clone());
+    if let Some(Effect::Append { changes, .. }) = effects.first() {
+        log.push(changes.clone());
         let number = u64::try_from(log.len()).expect("few");
         effects = state.step(Input::Appended(Ok(number)));
     }
     effects
+}
+
+/// What a log amounts to.
+fn pairs<'a>(changes: impl IntoIterator<Item = &'a KeyChange>) -> BTreeMap<Bytes, Bytes> {
+    let mut pairs = BTreeMap::new();
+    for change in changes {
+        match &change.value {
+            Some(value) => pairs.insert(change.key.clone(), value.clone()),
+            None => pairs.remove(&change.key),
+        };
+    }
+    pairs
 }
 
 fn replied(effects: &[Effect]) -> Vec<u64> {
@@ -112,7 +126,7 @@ fn answers_nothing_before_what_it_rests_on_is_durable() {
             &mut state,
             5,
             Request::Change(put("/c", "1")),
-            &mut vec![Bytes::new(); 11]
+            &mut vec![Vec::new(); 11]
         ),
         [],
         "its own is number 12"
@@ -179,7 +193,7 @@ async fn a_full_log_takes_what_makes_the_store_no_larger() {
             .await
             .expect("made");
         log.set_full(true);
-        let before = log.records();
+        let before = log.pairs();
         let refused = store.put(&path("/c"), Bytes::new(), Expected::Any).await;
         assert_eq!(refused, Err(MetadataError::Full));
         let longer = Bytes::from_static(b"longer");
@@ -187,7 +201,7 @@ async fn a_full_log_takes_what_makes_the_store_no_larger() {
             store.put(&path("/a"), longer.clone(), Expected::Any).await,
             Err(MetadataError::Full)
         );
-        assert_eq!(log.records(), before);
+        assert_eq!(log.pairs(), before);
         let node = store.get(&path("/a")).await.expect("read").expect("there");
         assert_eq!(node.value, value, "what was refused changed nothing");
         let shorter = Bytes::from_static(b"short");
@@ -253,17 +267,21 @@ fn futures_poll_once<T>(future: &mut StoreFuture<'_, T>) -> Option<Result<T, Met
 }
 
 #[test]
-fn refuses_records_that_do_not_fit() {
-    let mut log = Vec::new();
+fn a_value_that_the_log_does_not_take_changes_nothing() {
     let mut state = State::recover([]).expect("empty");
-    request(&mut state, 1, Request::Change(put("/a/b", "1")), &mut log);
-    request(&mut state, 2, Request::Change(put("/a/b", "2")), &mut log);
-    let error = State::recover(vec![log[1].clone()]).map(drop);
-    assert_eq!(error, Err((0, RecordError::DoesNotFit)));
-    let error = State::recover(vec![log[0].clone(), log[0].clone()]).map(drop);
-    assert_eq!(error, Err((1, RecordError::DoesNotFit)));
-    let error = State::recover(vec![log[0].clone(), Bytes::from_static(&[7])]).map(drop);
-    assert_eq!(error, Err((1, RecordError::Form(7))));
+    let input = Input::Request {
+        id: RequestId(1),
+        request: Request::Change(put("/a", "1")),
+        now: 5,
+    };
+    assert!(matches!(state.step(input)[..], [Effect::Append { .. }]));
+    let refused = state.step(Input::Appended(Err(AppendError::TooLong {
+        len: 9,
+        max: 8,
+    })));
+    let error = MetadataError::ValueTooLong { len: 9, max: 8 };
+    assert_eq!(refused, [Effect::Reply(RequestId(1), Err(error))]);
+    assert_eq!(state.tree().children(&NodePath::root()), [""; 0]);
 }
 
 /// A change for the model: on few paths, so that they meet.
@@ -476,18 +494,14 @@ fn listen(seen: &mut BTreeMap<String, u32>, events: &[Event]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Against the model: what succeeds, what is there, what watches are told, and what is there after a restart from
-    /// the records alone and from a snapshot at any moment.
+    /// Against the model: what succeeds, what is there, what watches are told, and what is there after a restart; and any beginning of
+    /// what a change does to keys leaves a store.
     #[test]
-    fn keeps_what_the_model_keeps(changes in changes(), snapshot_at in 0..60_usize) {
+    fn keeps_what_the_model_keeps(changes in changes(), cut in any::<prop::sample::Index>()) {
         let mut model = Model::default();
         let mut state = State::recover([]).expect("empty");
         let (mut log, mut seen) = (Vec::new(), BTreeMap::new());
-        let mut snapshot: (Tree, u64) = state.snapshot();
-        for (place, change) in changes.iter().enumerate() {
-            if place == snapshot_at {
-                snapshot = state.snapshot();
-            }
+        for change in &changes {
             let expected = model.change(change);
             let asked = Request::Change(change.clone());
             let mut effects = request(&mut state, 1, asked, &mut log);
@@ -506,13 +520,10 @@ proptest! {
             let versions: BTreeMap<_, _> = model.nodes.iter().map(|(path, node)| (path.clone(), node.1)).collect();
             prop_assert_eq!(&seen, &versions);
         }
-        let mut replayed = State::recover(log.clone()).expect("its own records");
-        let (tree, upto) = snapshot;
-        let rest = log.split_off(usize::try_from(upto).expect("few"));
-        let mut restored = State::recover(record::encode_tree(tree).chain(rest)).expect("its own records");
+        let log = log.concat();
+        let mut recovered = State::recover(pairs(&log)).expect("its own");
         model.restart();
-        model.compare(&mut replayed);
-        model.compare(&mut restored);
-        prop_assert_eq!(replayed.snapshot().0, restored.snapshot().0);
+        model.compare(&mut recovered);
+        State::recover(pairs(&log[..cut.index(log.len() + 1)])).expect("a beginning");
     }
 }

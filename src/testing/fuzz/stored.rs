@@ -1,9 +1,10 @@
-//! Values of a metadata store and entries of cursor ledgers, which other brokers write, and the embedded store's own records.
+//! Values of a metadata store and entries of cursor ledgers, which other brokers write, and the embedded store's own keys and values.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 
 use crate::managed_ledger::formats::{
     ManagedCursorInfo, ManagedLedgerInfo, NodeCompression, PositionInfo, decode_node, encode_node,
@@ -27,7 +28,7 @@ pub fn stored(data: &[u8]) {
     json::<LocalBrokerData>(data);
     cursor(&value);
     cursor_records(data);
-    records(value);
+    tree(value);
 }
 
 fn node<M: Message + PartialEq + Debug>(value: &Bytes) {
@@ -92,14 +93,19 @@ fn cursor_records(data: &[u8]) {
     }
 }
 
-fn records(record: Bytes) {
-    let recover = |records: Vec<Bytes>| {
+/// Whatever keys and values a log has, they make a store or are refused; a store that was made goes on and can be made again.
+fn tree(mut data: Bytes) {
+    let mut pairs = BTreeMap::new();
+    while let Some([key, value, ..]) = data.first_chunk::<2>().copied() {
+        data.advance(2);
+        let key = data.split_to(usize::from(key).min(data.len()));
+        pairs.insert(key, data.split_to(usize::from(value).min(data.len())));
+    }
+    if let Ok(nodes) = EmbeddedMetadata::stored_nodes(pairs.clone()) {
         let log = Arc::new(MemoryLog::new());
-        EmbeddedMetadata::recover(records, log, Arc::new(SystemClock::new()))
-    };
-    if let Ok(store) = recover(vec![record]) {
-        let snapshot: Vec<Bytes> = store.snapshot().records.collect();
-        let again = recover(snapshot.clone()).expect("its own records");
-        assert_eq!(again.snapshot().records.collect::<Vec<_>>(), snapshot);
+        let store = EmbeddedMetadata::recover(pairs.clone(), log, Arc::new(SystemClock::new()));
+        store.expect("its nodes can be read");
+        let again = EmbeddedMetadata::stored_nodes(pairs).expect("read before");
+        assert_eq!(again, nodes);
     }
 }
