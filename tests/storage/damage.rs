@@ -32,7 +32,9 @@ struct Tally {
 /// Does some harm; says what.
 fn harm(disk: &SimDisk, random: &mut StdRng) -> Option<String> {
     let names = disk.list().expect("list");
-    let name = &names[random.random_range(0..names.len())];
+    let name = names
+        .get(random.random_range(0..names.len()))
+        .expect("in range");
     let length = disk.content(name).map_or(0, |content| content.len());
     if length == 0 {
         return None;
