@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use super::Shared;
-use super::connection::PROXY_VERSION;
+use super::connection::{self, PROXY_VERSION};
 use super::forward::Passthrough;
 use super::introduction::Introduction;
 use super::policy::Denied;
@@ -331,10 +331,7 @@ fn accepted<B: AsyncRead + Unpin>(
 }
 
 async fn pong<W: AsyncWrite + Unpin>(writer: &mut W) -> io::Result<()> {
-    let mut pong = BytesMut::new();
-    Command::Pong(CommandPong::default()).encode(&mut pong);
-    writer.write_all(&pong).await?;
-    writer.flush().await
+    connection::send(writer, &Command::Pong(CommandPong::default())).await
 }
 
 /// The frame limits that follow from the broker's `CommandConnected.max_message_size`.

@@ -569,11 +569,15 @@ impl UserFacingError for LookupOnly {
     }
 }
 
-async fn send<W: AsyncWrite + Unpin>(client: &mut W, command: &Command) -> io::Result<()> {
+/// Sends a command during a handshake, before either side has a writer of its own.
+pub(super) async fn send<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    command: &Command,
+) -> io::Result<()> {
     let mut bytes = BytesMut::new();
     command.encode(&mut bytes);
-    client.write_all(&bytes).await?;
-    client.flush().await
+    writer.write_all(&bytes).await?;
+    writer.flush().await
 }
 
 /// What brokers see as `CommandConnect.proxy_version`.
