@@ -125,9 +125,10 @@ impl Resolver {
                     room: None,
                 });
             }
-            let _turn = self.shared.large_answers.turn().await;
+            let large_answers = &self.shared.large_answers;
+            let turn = large_answers.turn().await;
             let frame = self.ask(request, &command).await?;
-            let room = self.shared.large_answers.room(frame.command.len());
+            let room = large_answers.room(frame.command.len(), turn).await;
             let room = room.map_err(|NoRoom| NoAnswer::NoRoom)?;
             Ok(Answer {
                 command: rewrite::with_request_id(&frame.command, request_id)?,

@@ -245,7 +245,7 @@ where
                 return Ok(Outcome::Refused(refusal_of(&frame)));
             }
             Ok(Type::AuthChallenge) if let Some(own) = &introduction.own => {
-                let response = own_response(own)?;
+                let response = own_response(own).await?;
                 send(broker.get_mut(), &response)
                     .await
                     .map_err(HandshakeError::BrokerWrite)?;
@@ -277,8 +277,8 @@ fn refusal_of(frame: &Frame) -> String {
 }
 
 /// The gateway's answer to a challenge: its credential, read anew.
-fn own_response(own: &Authentication) -> Result<Frame, HandshakeError> {
-    let response = own.auth_data()?.ok_or(HandshakeError::NoCredential)?;
+async fn own_response(own: &Authentication) -> Result<Frame, HandshakeError> {
+    let response = own.auth_data().await?.ok_or(HandshakeError::NoCredential)?;
     let response = Command::from(CommandAuthResponse {
         client_version: Some(PROXY_VERSION.to_owned()),
         response: Some(response),

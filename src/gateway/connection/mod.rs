@@ -28,6 +28,7 @@ use self::state::{ConnectRequest, Credential, Handshake, Refusal, Rules, Step, V
 use super::Shared;
 use super::forward::{self, Passthrough, RelayContext, RelayError, Side};
 use super::inspect::Inspector;
+use super::introduction::IntroductionError;
 use super::stats::EndReason;
 use super::upstream::{self, DialError, HandshakeError, Outcome};
 use crate::auth::{self, AuthenticationError, AuthenticationService, Presented, UnixTime};
@@ -436,7 +437,9 @@ async fn direct(shared: &Shared, mut client: FrameReader<ServerStream>, asked: A
             });
         }
     };
-    let introduction = match shared.introductions.direct(&asked.request) {
+    let introduction = shared.introductions.direct(&asked.request);
+    let introduction = timeout_at(asked.deadline, introduction).await;
+    let introduction = match introduction.unwrap_or(Err(IntroductionError::TooLong)) {
         Ok(introduction) => introduction,
         Err(error) => {
             shared.notices.own_credential(&error);
