@@ -37,8 +37,8 @@ const ON_THE_WAY_MAX: usize = 12 * 1024 * 1024;
 /// R11: consumers that took permits and stopped reading filled the memory of the proxy.
 #[tokio::test]
 async fn consumers_that_do_not_read_hold_a_bounded_part_of_their_backlog_and_others_are_served() {
-    const CONSUMERS: usize = 20;
-    const MESSAGES: usize = 30;
+    const CONSUMERS: usize = 8;
+    const MESSAGES: usize = 8;
     let large = message(5 * 1024 * 1024 - 1000);
     let mut backlog = BytesMut::new();
     large.encode(&mut backlog);
@@ -262,7 +262,7 @@ fn is_list(answer: Command) -> bool {
 /// PIP-442: the topic lists of many clients that do not read filled the memory of the proxy.
 #[tokio::test]
 async fn large_answers_of_all_clients_have_a_bound_together_and_small_ones_pass() {
-    const REQUESTS: u64 = 40;
+    const REQUESTS: u64 = 20;
     let broker = ScriptedBroker::start(large_and_small_namespaces()).await;
     let gateway = TestGateway::with(&[&broker], |settings| {
         settings.max_topic_list_bytes = Some(5_000_000);
