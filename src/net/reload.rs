@@ -337,7 +337,7 @@ mod tests {
             };
             let reloading = Arc::new(Reloading::open(slow, Duration::ZERO).unwrap());
             *reloading.files().text.lock() = "second";
-            let looking = tokio::spawn({
+            let looking = tokio_util::task::TaskTracker::new().spawn({
                 let reloading = Arc::clone(&reloading);
                 async move { *reloading.current().await }
             });
