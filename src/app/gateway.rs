@@ -156,7 +156,10 @@ fn router(
     let proxy = ReverseProxyOptions {
         brokers,
         connect_timeout,
-        tls: Some(Arc::new(move || tls.client().map_err(Into::into))),
+        tls: Some(Arc::new(move || {
+            let tls = tls.clone();
+            Box::pin(async move { tls.client().await.map_err(Into::into) })
+        })),
         server_name: settings.advertised_address.clone(),
     };
     let options = RouteOptions {

@@ -5,6 +5,7 @@
 use std::{fmt, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
 use crate::{
     config::{CredentialError, CredentialSource, Secret},
@@ -41,6 +42,47 @@ pub struct Authentication {
     /// `None`: CONNECT says nothing of authentication, and challenges are not answered.
     method: Option<Arc<str>>,
     source: Source,
+    reads: Reads,
+}
+
+/// Reads of credentials that may block: a few at a time where they keep nobody else waiting, so that a disk that hangs takes a few threads
+/// that serve no connection.
+#[derive(Clone)]
+struct Reads(Arc<Semaphore>);
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(READS_MAX)))
+    }
+}
+
+impl Reads {
+    async fn read(&self, source: &CredentialSource) -> Result<String, CredentialError> {
+        match source {
+            CredentialSource::File(_) => {
+                let source = source.clone();
+                self.blocking(move || source.read()).await
+            }
+            CredentialSource::Empty
+            | CredentialSource::Text(_)
+            | CredentialSource::Environment(_) => source.read(),
+        }
+    }
+
+    /// Cancel-safe; a read that has begun keeps its place until it is over.
+    async fn blocking<F>(&self, read: F) -> Result<String, CredentialError>
+    where
+        F: FnOnce() -> Result<String, CredentialError> + Send + 'static,
+    {
+        let place = Arc::clone(&self.0).acquire_owned().await;
+        let reading = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            read()
+        });
+        let interrupted =
+            |error: tokio::task::JoinError| CredentialError::Supplier(error.to_string());
+        reading.await.map_err(interrupted)?
+    }
 }
 
 #[derive(Clone)]
@@ -92,6 +134,7 @@ impl Authentication {
         Self {
             method: Some(method.into()),
             source: Source::Settings(source),
+            ..Self::default()
         }
     }
 
@@ -100,14 +143,15 @@ impl Authentication {
         Self {
             method: Some(method.into()),
             source: Source::Supplier(supplier),
+            ..Self::default()
         }
     }
 
     /// Whatever this introducer says.
     pub fn introduced_by(introducer: Arc<dyn Introducer>) -> Self {
         Self {
-            method: None,
             source: Source::Introducer(introducer),
+            ..Self::default()
         }
     }
 
@@ -116,16 +160,17 @@ impl Authentication {
         self.method.as_deref()
     }
 
-    /// The method, and the credential as it is now; `None` without a method of its own.
+    /// The method, and the credential as it is now; `None` without a method of its own. A file takes as long as the disk does: the
+    /// caller sets a limit. Cancel-safe.
     ///
     /// # Errors
     /// When the credential cannot be read.
-    pub fn auth_data(&self) -> Result<Option<AuthData>, CredentialError> {
+    pub async fn auth_data(&self) -> Result<Option<AuthData>, CredentialError> {
         let Some(method) = &self.method else {
             return Ok(None);
         };
         let credential = match &self.source {
-            Source::Settings(source) => source.read().map(Bytes::from)?,
+            Source::Settings(source) => self.reads.read(source).await.map(Bytes::from)?,
             Source::Supplier(supplier) => supplier()?,
             Source::Introducer(_) => return Ok(None),
         };
@@ -143,7 +188,7 @@ impl Authentication {
         if let Source::Introducer(introducer) = &self.source {
             return introducer.introduce(connect).await;
         }
-        if let Some(data) = self.auth_data()? {
+        if let Some(data) = self.auth_data().await? {
             connect.auth_method_name = data.auth_method_name;
             connect.auth_data = data.auth_data;
         }
@@ -168,7 +213,10 @@ impl Authentication {
     ) -> Answering {
         let answer: BoxFuture<'static, _> = match &self.source {
             Source::Introducer(introducer) => introducer.answer(challenge),
-            _ => Box::pin(std::future::ready(self.auth_data())),
+            _ => {
+                let own = self.clone();
+                Box::pin(async move { own.auth_data().await })
+            }
         };
         let client_version = client_version.to_owned();
         Box::pin(async move {
@@ -186,5 +234,58 @@ impl fmt::Debug for Authentication {
         f.debug_struct("Authentication")
             .field("method", &self.method)
             .finish_non_exhaustive()
+    }
+}
+
+/// Reads of one credential at a time.
+const READS_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::{pin::pin, time::Duration};
+
+    use tokio::{sync::mpsc, time::timeout};
+
+    use super::*;
+
+    /// Whether it waits.
+    async fn waits<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
+        timeout(Duration::ZERO, future).await.is_err()
+    }
+
+    /// On one thread, which a read in place would stop.
+    #[tokio::test]
+    async fn reads_that_hang_take_a_few_threads_and_stop_nobody_who_reads_no_file() {
+        let reads = Reads::default();
+        let (began, mut begun) = mpsc::unbounded_channel();
+        let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
+        let gone_on = Arc::new(parking_lot::Mutex::new(gone_on));
+        let read = |text: &'static str| {
+            let (began, gone_on) = (began.clone(), Arc::clone(&gone_on));
+            reads.blocking(move || {
+                began.send(()).expect("the test waits");
+                gone_on.lock().recv().expect("the test says so");
+                Ok(text.to_owned())
+            })
+        };
+        let mut hanging: Vec<_> = (0..READS_MAX).map(|_| Box::pin(read("old"))).collect();
+        for hanging in &mut hanging {
+            assert!(waits(hanging.as_mut()).await);
+            begun.recv().await.expect("it began");
+        }
+        // Whoever gave up has not given back the thread.
+        drop(hanging.pop());
+        let mut next = pin!(read("new"));
+        assert!(waits(next.as_mut()).await);
+        assert!(begun.try_recv().is_err(), "one more thread");
+        let text = CredentialSource::Text(Secret::new("text"));
+        assert_eq!(reads.read(&text).await, Ok("text".to_owned()));
+        for _ in 0..=READS_MAX {
+            go_on.send(()).expect("they wait");
+        }
+        assert_eq!(next.await, Ok("new".to_owned()));
+        for hanging in hanging {
+            assert_eq!(hanging.await, Ok("old".to_owned()));
+        }
     }
 }

@@ -31,9 +31,21 @@ pub async fn dial(
     allowed: Option<&AddressCheck>,
     tls: &TlsSource,
 ) -> Result<Stream, ConnectError> {
-    let tls = address.tls.then(|| tls.client()).transpose()?;
+    let tls = client_for(address, tls).await?;
     let stream = dial_tcp(address, connect_timeout, allowed).await?;
     secure(stream, tls, &address.host, connect_timeout).await
+}
+
+/// Who performs the TLS handshake with this address, where it asks for one.
+async fn client_for(
+    address: &BrokerAddress,
+    tls: &TlsSource,
+) -> Result<Option<Arc<TlsClient>>, ConnectError> {
+    if address.tls {
+        tls.client().await.map(Some)
+    } else {
+        Ok(None)
+    }
 }
 
 async fn dial_tcp(
@@ -80,7 +92,7 @@ pub(crate) async fn open_stream(
         Some(proxy) if address.tls => proxy,
         _ => address,
     };
-    let tls = address.tls.then(|| options.tls.client()).transpose()?;
+    let tls = client_for(address, &options.tls).await?;
     let stream = dial_tcp(next_hop, limit, options.allowed.as_ref()).await?;
     secure(stream, tls, &address.host, limit).await
 }

@@ -24,15 +24,15 @@ pub enum TlsSource {
 }
 
 impl TlsSource {
-    /// The client to use now.
+    /// The client to use now. Cancel-safe.
     ///
     /// # Errors
     /// Where the system trusts nobody.
-    pub fn client(&self) -> Result<Arc<TlsClient>, ConnectError> {
+    pub async fn client(&self) -> Result<Arc<TlsClient>, ConnectError> {
         match self {
             Self::System => TlsClient::system().map_err(ConnectError::TlsConfig),
             Self::Client(client) => Ok(Arc::clone(client)),
-            Self::Files(files) => Ok(files.client()),
+            Self::Files(files) => Ok(files.client().await),
         }
     }
 }
@@ -91,9 +91,14 @@ impl TlsFiles {
         Reloading::open(paths, period).map(Self)
     }
 
-    /// The client of the files as they were at the last look.
-    pub fn client(&self) -> Arc<TlsClient> {
-        self.0.current()
+    /// The client of the files as they were at the last look, which is now if it is time for one; see [`Reloading::current`].
+    pub async fn client(&self) -> Arc<TlsClient> {
+        self.0.current().await
+    }
+
+    /// As [`client`](Self::client), for who cannot wait: a look that is due is only begun.
+    pub fn latest_client(&self) -> Arc<TlsClient> {
+        self.0.latest()
     }
 
     /// Whether the files were of use at the last look.
@@ -115,13 +120,13 @@ impl Files for TlsFilePaths {
     const WHAT: &'static str = "the TLS files for connections to brokers";
 
     fn read(&self) -> Result<TlsContent, CredentialError> {
-        let read = |path: &PathBuf| read_credential_file(path);
-        let trusted = self.trusted.as_ref().map(read).transpose()?;
+        let trusted = self
+            .trusted
+            .as_deref()
+            .map(read_credential_file)
+            .transpose()?;
         let identity = match &self.identity {
-            Some((certificate, key)) => Some(TlsIdentity {
-                certificate_chain: read(certificate)?,
-                key: read(key)?,
-            }),
+            Some((certificate, key)) => Some(TlsIdentity::read(certificate, key)?),
             None => None,
         };
         Ok(TlsContent { trusted, identity })

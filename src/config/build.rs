@@ -152,6 +152,9 @@ impl Builder {
                 1,
                 COUNT_MAX,
             ),
+            max_topic_list_bytes: self
+                .bound("maxTopicListInFlightDirectMemSizeMB", Some(100))
+                .map(|megabytes| megabytes.saturating_mul(1024 * 1024)),
             max_tracked_topics: self.number(
                 "gatewayMaxTrackedTopics",
                 defaults.max_tracked_topics,

@@ -72,7 +72,7 @@ pub enum CredentialError {
 }
 
 impl CredentialSource {
-    /// The credential as it is now. Reads a file that is small and local; no more than that is waited for.
+    /// The credential as it is now. Blocks for as long as reading a file takes.
     ///
     /// # Errors
     /// See [`CredentialError`].

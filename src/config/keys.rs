@@ -261,7 +261,7 @@ pub const GATEWAY_KEYS: &[KeySpec] = keys! {
     "gatewayMaxUnauthenticatedConnections" ["5000"] Used: "of these, connections whose handshake is not over, whichever port they came to; 0 or less is no bound";
     "maxConcurrentLookupRequests" ["50000"] Used: "lookups in flight at a time; at least 1";
     "maxTopicListInFlightHeapMemSizeMB" ["100"] NoEffect: "memory of topic lists in flight";
-    "maxTopicListInFlightDirectMemSizeMB" ["100"] NoEffect: "memory of topic lists in flight";
+    "maxTopicListInFlightDirectMemSizeMB" ["100"] Used: "megabytes of topic lists and schemas that wait for clients, all together; beyond them clients get TooManyRequests; 0 or less is no bound";
     "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis" ["25000"] NoEffect: "wait for that memory";
     "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis" ["25000"] NoEffect: "wait for that memory";
     "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize" ["10000"] NoEffect: "requests that wait for that memory";

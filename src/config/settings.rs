@@ -47,6 +47,8 @@ pub struct GatewaySettings {
     pub max_unauthenticated_connections: Option<usize>,
     /// `maxConcurrentLookupRequests`: lookups in flight at a time; at least 1.
     pub max_lookups: usize,
+    /// `maxTopicListInFlightDirectMemSizeMB`: bytes of topic lists and schemas that wait for clients, all together; `None` is no bound.
+    pub max_topic_list_bytes: Option<usize>,
     /// `gatewayMaxTrackedTopics`: topics with metric series of their own; later ones share one series.
     pub max_tracked_topics: usize,
     /// `brokerProxyAllowedHostNames`: host patterns that a client may ask to be connected to. `None`: only the
@@ -101,6 +103,7 @@ impl GatewaySettings {
             max_connections_per_ip: None,
             max_unauthenticated_connections: Some(5_000),
             max_lookups: 50_000,
+            max_topic_list_bytes: Some(100 * 1024 * 1024),
             max_tracked_topics: 10_000,
             allowed_host_names: None,
             allowed_ip_addresses: None,

@@ -81,11 +81,11 @@ async fn secure(
     stream: TcpStream,
     deadline: Instant,
 ) -> Result<ServerStream, EndReason> {
-    let server = tls.server();
+    let accepted = async { tls.server().await.accept(stream).await };
     let accepted = tokio::select! {
         biased;
         () = shared.draining.cancelled() => return Err(EndReason::Drained),
-        accepted = timeout_at(deadline, server.accept(stream)) => accepted,
+        accepted = timeout_at(deadline, accepted) => accepted,
     };
     match accepted {
         Ok(Ok(client)) => Ok(client),
@@ -140,9 +140,8 @@ async fn tell(tls: Option<Arc<TlsServerFiles>>, mut stream: TcpStream, rejection
     match tls {
         None => connection::refuse(&mut stream, &rejection).await,
         Some(tls) => {
-            // May read files: here, where nobody who is accepted waits for it.
-            let server = tls.server();
-            let accepted = timeout(REFUSAL_HANDSHAKE_TIMEOUT, server.accept(stream)).await;
+            let accepted = async { tls.server().await.accept(stream).await };
+            let accepted = timeout(REFUSAL_HANDSHAKE_TIMEOUT, accepted).await;
             if let Ok(Ok(mut client)) = accepted {
                 connection::refuse(&mut client, &rejection).await;
             }

@@ -57,6 +57,8 @@ pub(crate) enum IntroductionError {
     Credential(#[from] CredentialError),
     #[error("the client's CONNECT: {0}")]
     Command(#[from] CommandError),
+    #[error("the credential of the gateway cannot be read in time")]
+    TooLong,
 }
 
 impl Introductions {
@@ -94,11 +96,12 @@ impl Introductions {
         client.identity.original.is_some() || self.forwarded(token).is_none()
     }
 
-    /// The CONNECT of a direct connection, with the gateway's credential as it is now.
+    /// The CONNECT of a direct connection, with the gateway's credential as it is now. Takes as long as reading that does: the caller sets
+    /// a limit. Cancel-safe.
     ///
     /// # Errors
     /// See [`IntroductionError`].
-    pub(crate) fn direct(
+    pub(crate) async fn direct(
         &self,
         request: &ConnectRequest,
     ) -> Result<Introduction, IntroductionError> {
@@ -113,7 +116,7 @@ impl Introductions {
             };
             return Ok(Introduction { command, own: None });
         }
-        let own = self.own_data()?;
+        let own = self.own_data().await?;
         let mut editor = CommandEditor::new(&request.encoded)?;
         editor.remove(connect::AUTH_METHOD);
         editor.set_bytes(connect::AUTH_DATA, own.auth_data());
@@ -192,8 +195,8 @@ impl Introductions {
     }
 
     /// The gateway's own credential; method `none` without one.
-    fn own_data(&self) -> Result<AuthData, CredentialError> {
-        Ok(self.own.auth_data()?.unwrap_or_else(|| AuthData {
+    async fn own_data(&self) -> Result<AuthData, CredentialError> {
+        Ok(self.own.auth_data().await?.unwrap_or_else(|| AuthData {
             auth_method_name: Some("none".to_owned()),
             auth_data: Some(Bytes::new()),
         }))
@@ -280,7 +283,7 @@ impl Introducer for Speaker {
         connect: &'a mut CommandConnect,
     ) -> BoxFuture<'a, Result<(), CredentialError>> {
         Box::pin(async move {
-            let own = self.introductions.own_data()?;
+            let own = self.introductions.own_data().await?;
             connect.auth_method_name = own.auth_method_name;
             connect.auth_data = own.auth_data;
             if self.about_the_client {
@@ -299,7 +302,8 @@ impl Introducer for Speaker {
     ) -> BoxFuture<'static, Result<Option<AuthData>, CredentialError>> {
         let asked = challenge.challenge.unwrap_or_default();
         if !(self.about_the_client && asked.auth_data() == REFRESH) {
-            return Box::pin(std::future::ready(self.introductions.own.auth_data()));
+            let own = self.introductions.own.clone();
+            return Box::pin(async move { own.auth_data().await });
         }
         let good = self.good();
         Box::pin(async move {
@@ -361,8 +365,8 @@ mod tests {
         }
     }
 
-    fn told(introductions: &Introductions, request: &ConnectRequest) -> CommandConnect {
-        let introduction = introductions.direct(request).expect("introduced");
+    async fn told(introductions: &Introductions, request: &ConnectRequest) -> CommandConnect {
+        let introduction = introductions.direct(request).await.expect("introduced");
         let editor = CommandEditor::new(&introduction.command).expect("a command");
         assert_eq!(editor.bytes(UNKNOWN_FIELD), Some(&b"unknown"[..]));
         let flags = editor.bytes(connect::FEATURE_FLAGS).expect("kept");
@@ -373,16 +377,17 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_this_version_does_not_know_gets_through_beside_what_it_says() {
+    #[tokio::test]
+    async fn what_this_version_does_not_know_gets_through_beside_what_it_says() {
         let passing = Introductions::new(Authentication::none(), true);
-        let seen = told(&passing, &request(None));
+        let seen = told(&passing, &request(None)).await;
         assert_eq!(seen.auth_data(), b"theirs");
         for (forward, forwarded) in [(false, None), (true, Some("theirs".to_owned()))] {
             let seen = told(
                 &Introductions::new(own(), forward),
                 &request(Some(client(None, b"theirs"))),
-            );
+            )
+            .await;
             assert_eq!(seen.auth_data(), b"ours");
             assert_eq!(seen.original_principal(), "me");
             assert_eq!(seen.original_auth_data, forwarded);
@@ -391,7 +396,7 @@ mod tests {
                 Some(None)
             );
         }
-        let seen = told(&Introductions::new(own(), true), &request(None));
+        let seen = told(&Introductions::new(own(), true), &request(None)).await;
         assert_eq!(
             (seen.original_principal, seen.original_auth_data),
             (None, None)
@@ -402,16 +407,17 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_trusted_proxys_client_is_named_and_bytes_that_are_no_text_stay_here() {
+    #[tokio::test]
+    async fn a_trusted_proxys_client_is_named_and_bytes_that_are_no_text_stay_here() {
         let introductions = Introductions::new(own(), true);
         let seen = told(
             &introductions,
             &request(Some(client(Some("you"), b"yours"))),
-        );
+        )
+        .await;
         assert_eq!(seen.original_principal(), "you");
         assert_eq!(seen.original_auth_data(), "yours");
-        let seen = told(&introductions, &request(Some(client(None, b"\xff"))));
+        let seen = told(&introductions, &request(Some(client(None, b"\xff")))).await;
         assert_eq!(seen.original_principal(), "me");
         assert_eq!(
             (seen.original_auth_data, seen.original_auth_method),
@@ -419,8 +425,8 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_certificate_is_not_forwarded_and_only_a_forwarded_token_is_left_to_brokers() {
+    #[tokio::test]
+    async fn a_certificate_is_not_forwarded_and_only_a_forwarded_token_is_left_to_brokers() {
         let with = |method: &str, original| {
             let mut client = client(original, b"x");
             client.credential = Some(Credential {
@@ -430,7 +436,7 @@ mod tests {
             client
         };
         let forwarding = Introductions::new(own(), true);
-        let seen = told(&forwarding, &request(Some(with("tls", None))));
+        let seen = told(&forwarding, &request(Some(with("tls", None)))).await;
         assert_eq!(seen.original_principal(), "me");
         assert_eq!(
             (seen.original_auth_data, seen.original_auth_method),

@@ -6,6 +6,7 @@
 //! (`policy`). Start at [`Gateway`], then `connection`.
 
 mod accept;
+mod answers;
 mod checks;
 mod connection;
 mod discovery;
@@ -36,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
+use self::answers::LargeAnswers;
 use self::checks::CostlyChecks;
 use self::discovery::Brokers;
 use self::introduction::Introductions;
@@ -158,6 +160,7 @@ pub(crate) struct Shared {
     costly_checks: Arc<CostlyChecks>,
     /// Lookups in flight, process-wide: a permit is held until the answer is there.
     lookups: Semaphore,
+    large_answers: LargeAnswers,
     /// Cancelled when connections have to leave.
     draining: CancellationToken,
     /// All tasks of connections, those of their broker connections included.
@@ -226,6 +229,7 @@ impl Gateway {
         let brokers = Arc::new(Brokers::new(&settings, Arc::clone(&policy), registry)?);
         let (ports, addresses) = bind_ports(&settings)?;
         tls.register(registry);
+        let large_answers = LargeAnswers::new(settings.max_topic_list_bytes);
         let lookups = Semaphore::new(settings.max_lookups.min(Semaphore::MAX_PERMITS));
         let unauthenticated = settings
             .max_unauthenticated_connections
@@ -241,6 +245,7 @@ impl Gateway {
                 introductions,
                 costly_checks: Arc::default(),
                 lookups,
+                large_answers,
                 draining: CancellationToken::new(),
                 connections: TaskTracker::new(),
                 brokers,

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::Shared;
+use super::answers::{NoRoom, Room};
 use super::pools::{ClientPools, LookupPool, is_broken_off, is_refused};
 use super::stats::LookupRequest;
 use crate::client::lookup::{LookupFailure, MAX_REDIRECTS, ask, follow};
@@ -43,6 +44,8 @@ pub(crate) struct Resolver {
 enum NoAnswer {
     #[error("Too many concurrent lookup and partitionsMetadata requests")]
     TooMany,
+    #[error("Too many topic lists and schemas wait for their clients")]
+    NoRoom,
     #[error("the brokers did not answer within {0:?}")]
     TooLong(Duration),
     #[error("{0}")]
@@ -56,7 +59,7 @@ enum NoAnswer {
 impl UserFacingError for NoAnswer {
     fn code(&self) -> ServerError {
         match self {
-            Self::TooMany => ServerError::TooManyRequests,
+            Self::TooMany | Self::NoRoom => ServerError::TooManyRequests,
             Self::TooLong(_) => ServerError::ServiceNotReady,
             Self::Broker(failure) => failure.code(),
             Self::Command(_) | Self::Unnamed => ServerError::MetadataError,
@@ -65,7 +68,7 @@ impl UserFacingError for NoAnswer {
 
     fn retryable(&self) -> bool {
         match self {
-            Self::TooMany | Self::TooLong(_) => true,
+            Self::TooMany | Self::NoRoom | Self::TooLong(_) => true,
             Self::Broker(failure) => failure.retryable(),
             Self::Command(_) | Self::Unnamed => false,
         }
@@ -73,12 +76,21 @@ impl UserFacingError for NoAnswer {
 
     fn client_message(&self) -> String {
         match self {
-            Self::TooMany => self.to_string(),
+            Self::TooMany | Self::NoRoom => self.to_string(),
             Self::TooLong(_) => "The broker did not answer in time".to_owned(),
             Self::Broker(failure) => failure.client_message(),
             Self::Command(_) | Self::Unnamed => "The lookup could not be understood".to_owned(),
         }
     }
+}
+
+/// What a client gets.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The encoded command.
+    pub(crate) command: Bytes,
+    /// What it takes of the room for large answers, until the client has it.
+    pub(crate) room: Option<Room>,
 }
 
 impl Resolver {
@@ -89,14 +101,14 @@ impl Resolver {
         }
     }
 
-    /// The encoded answer to the client's `command`, with the client's request id. `None`: a broker does not take the client's
+    /// The answer to the client's `command`, with the client's request id. `None`: a broker does not take the client's
     /// credential any more, and only a new connection can bring another.
     pub(crate) async fn answer(
         &self,
         request: LookupRequest,
         command: Bytes,
         request_id: u64,
-    ) -> Option<Bytes> {
+    ) -> Option<Answer> {
         let _timer = self.shared.metrics.request_received(request);
         let answer = async {
             let _permit = self
@@ -105,8 +117,23 @@ impl Resolver {
                 .try_acquire()
                 .map_err(|_| NoAnswer::TooMany)?;
             let command = self.to_brokers(request, &command)?;
+            if !request.may_be_large() {
+                let frame = self.ask(request, &command).await?;
+                let command = rewrite::with_request_id(&frame.command, request_id)?;
+                return Ok(Answer {
+                    command,
+                    room: None,
+                });
+            }
+            let large_answers = &self.shared.large_answers;
+            let turn = large_answers.turn().await;
             let frame = self.ask(request, &command).await?;
-            Ok(rewrite::with_request_id(&frame.command, request_id)?)
+            let room = large_answers.room(frame.command.len(), turn).await;
+            let room = room.map_err(|NoRoom| NoAnswer::NoRoom)?;
+            Ok(Answer {
+                command: rewrite::with_request_id(&frame.command, request_id)?,
+                room: Some(room),
+            })
         };
         // Where nobody answers a PING, no answer is to be waited for.
         let limit = if self.shared.brokers.all_silent() {
@@ -115,13 +142,15 @@ impl Resolver {
             LOOKUP_TIMEOUT
         };
         let error = match timeout(limit, answer).await {
-            Ok(Ok(command)) => return Some(command),
+            Ok(Ok(answer)) => return Some(answer),
             Ok(Err(error)) => error,
             Err(_) => NoAnswer::TooLong(limit),
         };
         debug!(?request, "no answer for a client: {error}");
         match &error {
-            NoAnswer::TooMany => self.shared.metrics.request_rejected(request),
+            NoAnswer::TooMany | NoAnswer::NoRoom => {
+                self.shared.metrics.request_rejected(request);
+            }
             NoAnswer::Broker(failure) if is_refused(failure) && !self.pools.current().1 => {
                 return None;
             }
@@ -131,7 +160,10 @@ impl Resolver {
             NoAnswer::Broker(_) | NoAnswer::TooLong(_) => self.shared.notices.unreachable(&error),
         }
         self.shared.metrics.request_failed(error.code());
-        Some(failure(request, request_id, &error).encode_command())
+        Some(Answer {
+            command: failure(request, request_id, &error).encode_command(),
+            room: None,
+        })
     }
 
     /// The client's command as brokers get it. Its request id is always the same, so that equal requests have equal bytes.

@@ -45,6 +45,16 @@ pub(crate) enum LookupRequest {
     Schema,
 }
 
+impl LookupRequest {
+    /// Whether its answer may be megabytes.
+    pub(crate) fn may_be_large(self) -> bool {
+        match self {
+            Self::Lookup | Self::PartitionedMetadata => false,
+            Self::TopicsOfNamespace | Self::Schema => true,
+        }
+    }
+}
+
 /// Why a client connection ended; a label value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndReason {

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use crate::client::{TlsFilePaths, TlsFiles, TlsFilesError, TlsSource};
 use crate::config::{CertificateFiles, TlsParameters, TlsSettings};
-use crate::net::{
-    ClientRules, TlsConfigError, TlsServerFiles, TlsServerFilesError, TlsServerPaths,
-};
+use crate::net::{ClientRules, TlsServerFiles, TlsServerFilesError, TlsServerPaths};
 use crate::telemetry::{MetricKind, MetricRegistry, write_header, write_sample};
 
 /// What the settings ask for, with the files read.
@@ -73,13 +71,13 @@ impl GatewayTls {
             return;
         }
         registry.add_collector(Box::new(move |out| {
-            // Asking is also what notices a replacement where no connection comes.
+            // Asking is also what notices a replacement where no connection comes; the next scrape tells it.
             let servers = servers.iter().map(|(side, files)| {
-                let expires_at = files.server().expires_at();
+                let expires_at = files.latest_server().expires_at();
                 (*side, files.is_up_to_date(), expires_at)
             });
             let brokers = brokers.iter().map(|files| {
-                let expires_at = files.client().expires_at();
+                let expires_at = files.latest_client().expires_at();
                 ("brokers", files.is_up_to_date(), expires_at)
             });
             render(&cluster, &servers.chain(brokers).collect::<Vec<_>>(), out);
@@ -172,14 +170,7 @@ fn brokers(settings: &TlsSettings) -> Result<TlsSource, TlsStartError> {
 
 /// The files that an error is about.
 fn files_of(paths: &TlsFilePaths, error: &TlsFilesError) -> String {
-    let is_of_trust = matches!(
-        error,
-        TlsFilesError::Config(
-            TlsConfigError::TrustedPem(_)
-                | TlsConfigError::NothingTrusted
-                | TlsConfigError::SystemTrust(_)
-        )
-    );
+    let is_of_trust = matches!(error, TlsFilesError::Config(error) if error.is_about_trust());
     let name = |path: &Path| path.display().to_string();
     match (&paths.trusted, &paths.identity) {
         (Some(trusted), _) if is_of_trust => name(trusted),

@@ -269,6 +269,10 @@ const SERIES: [Series; 6] = [
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -339,5 +343,182 @@ mod tests {
         drop(seen);
         let text = rendered(&table);
         assert!(text.contains("topic_in_messages_total{cluster=\"c\",topic=\"b\"} 1\n"));
+    }
+
+    /// What happens to a table.
+    #[derive(Debug, Clone)]
+    enum Event {
+        Open { topic: usize, role: Role },
+        OpenOther(Role),
+        Close(prop::sample::Index),
+        Add(prop::sample::Index, u64, u64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let role = || prop_oneof![Just(Role::Producer), Just(Role::Consumer)];
+        prop_oneof![
+            4 => (0..6_usize, role()).prop_map(|(topic, role)| Event::Open { topic, role }),
+            1 => role().prop_map(Event::OpenOther),
+            4 => any::<prop::sample::Index>().prop_map(Event::Close),
+            4 => (any::<prop::sample::Index>(), 0..100_u64, 0..10_000_u64)
+                .prop_map(|(at, messages, bytes)| Event::Add(at, messages, bytes)),
+        ]
+    }
+
+    /// Values of the series, in their order.
+    type Row = [i128; 6];
+
+    fn add(row: &mut Row, role: Role, messages: u64, bytes: u64) {
+        let at = if role == Role::Producer { 0 } else { 2 };
+        row[at] += i128::from(messages);
+        row[at + 1] += i128::from(bytes);
+    }
+
+    fn count(row: &mut Row, role: Role, change: i128) {
+        row[if role == Role::Producer { 4 } else { 5 }] += change;
+    }
+
+    fn uses(row: &Row) -> i128 {
+        row[4] + row[5]
+    }
+
+    /// A table that does everything at once and by the book.
+    #[derive(Debug, Default)]
+    struct Model {
+        topics: BTreeMap<String, Row>,
+        other: Row,
+        /// What the series of topics that gave way had counted.
+        gone: Row,
+    }
+
+    impl Model {
+        /// Where a use of the topic is counted.
+        fn open(&mut self, topic: &str, max: usize) -> String {
+            if !self.topics.contains_key(topic) && self.topics.len() >= max {
+                let gone = &mut self.gone;
+                self.topics.retain(|_, row| {
+                    if uses(row) == 0 {
+                        for (sum, value) in gone.iter_mut().zip(row.iter()) {
+                            *sum += value;
+                        }
+                    }
+                    uses(row) > 0
+                });
+                if self.topics.len() >= max {
+                    return OTHER.to_owned();
+                }
+            }
+            self.topics.entry(topic.to_owned()).or_default();
+            topic.to_owned()
+        }
+
+        fn row(&mut self, place: &str) -> &mut Row {
+            match self.topics.get_mut(place) {
+                Some(row) => row,
+                None => &mut self.other,
+            }
+        }
+    }
+
+    fn rows(table: &TopicTable) -> BTreeMap<String, Row> {
+        let mut rows = BTreeMap::new();
+        let other = (OTHER.into(), Arc::clone(&table.other));
+        for (topic, counters) in table.all().into_iter().chain(std::iter::once(other)) {
+            let row = SERIES.map(|series| (series.value)(&counters));
+            rows.insert(topic.into(), row);
+        }
+        rows
+    }
+
+    proptest! {
+        /// Whatever comes and goes: never more topics than the maximum, each with what was counted for it, all else together in
+        /// one, and nothing that was counted lost but with a series that ended.
+        #[test]
+        fn counts_are_those_of_a_table_by_the_book(
+            max in 0..4_usize,
+            events in prop::collection::vec(event(), 0..200),
+        ) {
+            let table = TopicTable::new(max);
+            let mut model = Model::default();
+            let mut open: Vec<(TopicUse, String, Role)> = Vec::new();
+            let mut total = 0;
+            for event in events {
+                match event {
+                    Event::Open { topic, role } => {
+                        let topic = format!("persistent://t/n/{topic}");
+                        let place = model.open(&topic, max);
+                        count(model.row(&place), role, 1);
+                        open.push((table.open(&topic, role), place, role));
+                    }
+                    Event::OpenOther(role) => {
+                        count(&mut model.other, role, 1);
+                        open.push((table.open_other(role), OTHER.to_owned(), role));
+                    }
+                    Event::Close(_) | Event::Add(..) if open.is_empty() => {}
+                    Event::Close(at) => {
+                        let (used, place, role) = open.swap_remove(at.index(open.len()));
+                        drop(used);
+                        count(model.row(&place), role, -1);
+                    }
+                    Event::Add(at, messages, bytes) => {
+                        let (used, place, role) = &open[at.index(open.len())];
+                        used.add(messages, bytes);
+                        add(model.row(place), *role, messages, bytes);
+                        total += i128::from(messages) + i128::from(bytes);
+                    }
+                }
+                let mut expected = model.topics.clone();
+                expected.insert(OTHER.to_owned(), model.other);
+                prop_assert_eq!(rows(&table), expected);
+                prop_assert!(table.topics.read().len() <= max);
+                let mut counted: i128 = model.gone[..4].iter().sum();
+                for row in rows(&table).values() {
+                    counted += row[..4].iter().sum::<i128>();
+                }
+                prop_assert_eq!(counted, total);
+            }
+            drop(open);
+            for row in rows(&table).values() {
+                prop_assert_eq!(uses(row), 0);
+            }
+        }
+    }
+
+    /// Many threads at once: the bound holds at every moment, and what is counted in all is what was added.
+    #[test]
+    fn the_bound_holds_and_nothing_is_lost_while_many_open_and_close_at_once() {
+        const MAX: usize = 3;
+        const THREADS: u64 = 4;
+        const ROUNDS: u64 = 2_000;
+        let table = TopicTable::new(MAX);
+        // Keeps its place, so what is counted for it cannot go with its series.
+        let kept = table.open("kept", Role::Consumer);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let topic = format!("{}", (thread * 7 + round) % 6);
+                        let used = table.open(&topic, Role::Producer);
+                        let always = table.open("kept", Role::Producer);
+                        let beside = table.open_other(Role::Consumer);
+                        used.add(1, 10);
+                        always.add(1, 10);
+                        beside.add(1, 10);
+                        assert!(table.topics.read().len() <= MAX);
+                    }
+                });
+            }
+        });
+        let rows = rows(&table);
+        let expected = i128::from(THREADS * ROUNDS);
+        assert_eq!(rows["kept"], [expected, expected * 10, 0, 0, 0, 1]);
+        let other = rows[OTHER];
+        assert_eq!(other[2..], [expected, expected * 10, 0, 0]);
+        assert!(other[0] <= expected && other[1] == other[0] * 10);
+        for (topic, row) in &rows {
+            assert!(topic == "kept" || uses(row) == 0, "{topic}: {row:?}");
+        }
+        drop(kept);
     }
 }

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use super::Shared;
-use super::connection::PROXY_VERSION;
+use super::connection::{self, PROXY_VERSION};
 use super::forward::Passthrough;
 use super::introduction::Introduction;
 use super::policy::Denied;
@@ -245,7 +245,7 @@ where
                 return Ok(Outcome::Refused(refusal_of(&frame)));
             }
             Ok(Type::AuthChallenge) if let Some(own) = &introduction.own => {
-                let response = own_response(own)?;
+                let response = own_response(own).await?;
                 send(broker.get_mut(), &response)
                     .await
                     .map_err(HandshakeError::BrokerWrite)?;
@@ -277,8 +277,8 @@ fn refusal_of(frame: &Frame) -> String {
 }
 
 /// The gateway's answer to a challenge: its credential, read anew.
-fn own_response(own: &Authentication) -> Result<Frame, HandshakeError> {
-    let response = own.auth_data()?.ok_or(HandshakeError::NoCredential)?;
+async fn own_response(own: &Authentication) -> Result<Frame, HandshakeError> {
+    let response = own.auth_data().await?.ok_or(HandshakeError::NoCredential)?;
     let response = Command::from(CommandAuthResponse {
         client_version: Some(PROXY_VERSION.to_owned()),
         response: Some(response),
@@ -331,10 +331,7 @@ fn accepted<B: AsyncRead + Unpin>(
 }
 
 async fn pong<W: AsyncWrite + Unpin>(writer: &mut W) -> io::Result<()> {
-    let mut pong = BytesMut::new();
-    Command::Pong(CommandPong::default()).encode(&mut pong);
-    writer.write_all(&pong).await?;
-    writer.flush().await
+    connection::send(writer, &Command::Pong(CommandPong::default())).await
 }
 
 /// The frame limits that follow from the broker's `CommandConnected.max_message_size`.

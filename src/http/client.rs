@@ -26,8 +26,12 @@ use super::idle::{IdleControl, IdleStream};
 use crate::naming::WebOrigin;
 use crate::net::{Stream, TlsClient, TlsError, socket};
 
-/// Gives the TLS client to use now, so that certificates can be replaced while we run; the error is for the log.
-pub type TlsProvider = Arc<dyn Fn() -> Result<Arc<TlsClient>, BodyError> + Send + Sync>;
+/// Gives the TLS client to use now, so that certificates can be replaced while we run; the error is for the log. The time that it takes
+/// is part of that for connecting.
+pub type TlsProvider = Arc<dyn Fn() -> TlsProviding + Send + Sync>;
+/// What a [`TlsProvider`] gives.
+pub type TlsProviding =
+    Pin<Box<dyn Future<Output = Result<Arc<TlsClient>, BodyError>> + Send + 'static>>;
 /// Judges an address that a host name resolved to; the address that is judged is the one that is connected to.
 pub type AddressCheck = Arc<dyn Fn(&WebOrigin, IpAddr) -> bool + Send + Sync>;
 
@@ -288,7 +292,11 @@ impl Shared {
         let place = self.place(deadline).await?;
         let tls = match (origin.tls, &self.options.tls) {
             (false, _) => None,
-            (true, Some(provider)) => Some(provider().map_err(HttpClientError::TlsSetup)?),
+            (true, Some(provider)) => {
+                let provided = timeout_at(deadline, provider()).await;
+                let provided = provided.map_err(|_| HttpClientError::ConnectTimeout(limit))?;
+                Some(provided.map_err(HttpClientError::TlsSetup)?)
+            }
             (true, None) => {
                 return Err(HttpClientError::TlsSetup(
                     "there are no TLS settings".into(),

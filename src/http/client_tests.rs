@@ -176,7 +176,9 @@ async fn tls_is_spoken_where_the_url_says_so() {
         });
         let made = Arc::new(made.expect("a client"));
         HttpClient::new(HttpClientOptions {
-            tls: Some(Arc::new(move || Ok(Arc::clone(&made)))),
+            tls: Some(Arc::new(move || {
+                Box::pin(std::future::ready(Ok(Arc::clone(&made))))
+            })),
             ..HttpClientOptions::default()
         })
     };

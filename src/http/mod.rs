@@ -15,7 +15,9 @@ mod server;
 mod tests;
 
 pub use body::{Body, BodyError, BodyTimedOut, ReadBodyError};
-pub use client::{AddressCheck, HttpClient, HttpClientError, HttpClientOptions, TlsProvider};
+pub use client::{
+    AddressCheck, HttpClient, HttpClientError, HttpClientOptions, TlsProvider, TlsProviding,
+};
 pub use phase::{Phase, PhaseSender, Phases, phases};
 pub use router::{
     Answer, AnswerFuture, Handler, Peer, Request, Response, Router, method_not_allowed,

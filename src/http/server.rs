@@ -205,8 +205,8 @@ impl Serving {
         let Some(tls) = tls else {
             return Some(ServerStream::Plain(stream));
         };
-        let server = tls.server();
-        let accepted = tokio::time::timeout(self.limits.header_timeout, server.accept(stream));
+        let accepted = async { tls.server().await.accept(stream).await };
+        let accepted = tokio::time::timeout(self.limits.header_timeout, accepted);
         match self.stop.run_until_cancelled(accepted).await? {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err((error, _))) => tracing::debug!(%error, "HTTPS connection without TLS"),

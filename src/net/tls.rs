@@ -5,6 +5,7 @@
 
 use std::{
     fmt, io,
+    path::Path,
     sync::{Arc, OnceLock},
 };
 
@@ -28,7 +29,9 @@ use tokio_rustls::TlsConnector;
 use super::certificate;
 use super::tls_stream::{MaybeTls, ReadAhead, Stream};
 use super::version_1::{self, Version1};
-use crate::config::{TlsCipherSuite, TlsParameters, TlsVersion};
+use crate::config::{
+    CredentialError, TlsCipherSuite, TlsParameters, TlsVersion, read_credential_file,
+};
 
 /// What a [`TlsClient`] trusts and presents.
 #[derive(Clone)]
@@ -80,6 +83,19 @@ pub struct TlsIdentity {
     pub key: Vec<u8>,
 }
 
+impl TlsIdentity {
+    /// Reads both files. Blocks.
+    ///
+    /// # Errors
+    /// When one cannot be read; what is in them is not looked at.
+    pub fn read(certificate: &Path, key: &Path) -> Result<Self, CredentialError> {
+        Ok(Self {
+            certificate_chain: read_credential_file(certificate)?,
+            key: read_credential_file(key)?,
+        })
+    }
+}
+
 /// Why no TLS client or server can be made of some options.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TlsConfigError {
@@ -107,6 +123,21 @@ pub enum TlsConfigError {
     /// The cryptography library refused.
     #[error("TLS cannot be set up: {0}")]
     Setup(rustls::Error),
+}
+
+impl TlsConfigError {
+    /// Whether it is about the issuers that are trusted, and not about what is presented.
+    #[must_use]
+    pub fn is_about_trust(&self) -> bool {
+        match self {
+            Self::TrustedPem(_) | Self::NothingTrusted | Self::SystemTrust(_) => true,
+            Self::CertificatePem(_)
+            | Self::NoCertificate
+            | Self::Key(_)
+            | Self::Identity(_)
+            | Self::Setup(_) => false,
+        }
+    }
 }
 
 /// Why a TLS connection could not be made, or ended.

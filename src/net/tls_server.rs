@@ -365,10 +365,7 @@ impl Files for TlsServerPaths {
 
     fn read(&self) -> Result<TlsServerContent, CredentialError> {
         Ok(TlsServerContent {
-            identity: TlsIdentity {
-                certificate_chain: read_credential_file(&self.certificate)?,
-                key: read_credential_file(&self.key)?,
-            },
+            identity: TlsIdentity::read(&self.certificate, &self.key)?,
             trusted: self
                 .trusted
                 .as_deref()
@@ -395,18 +392,14 @@ impl TlsServerPaths {
     fn files_of(&self, error: &TlsConfigError) -> String {
         let name = |path: &Path| path.display().to_string();
         match error {
-            TlsConfigError::TrustedPem(_)
-            | TlsConfigError::NothingTrusted
-            | TlsConfigError::SystemTrust(_) => {
+            error if error.is_about_trust() => {
                 self.trusted.as_deref().map_or_else(String::new, name)
             }
             TlsConfigError::CertificatePem(_) | TlsConfigError::NoCertificate => {
                 name(&self.certificate)
             }
             TlsConfigError::Key(_) => name(&self.key),
-            TlsConfigError::Identity(_) | TlsConfigError::Setup(_) => {
-                format!("{} and {}", name(&self.certificate), name(&self.key))
-            }
+            _ => format!("{} and {}", name(&self.certificate), name(&self.key)),
         }
     }
 }
@@ -423,10 +416,15 @@ impl TlsServerFiles {
         Reloading::open(paths, period).map(Self)
     }
 
-    /// The server of the files as they were at the last look, which is now if it is time for one.
+    /// The server of the files as they were at the last look, which is now if it is time for one; see [`Reloading::current`].
+    pub async fn server(&self) -> Arc<TlsServer> {
+        self.0.current().await
+    }
+
+    /// As [`server`](Self::server), for who cannot wait: a look that is due is only begun.
     #[must_use]
-    pub fn server(&self) -> Arc<TlsServer> {
-        self.0.current()
+    pub fn latest_server(&self) -> Arc<TlsServer> {
+        self.0.latest()
     }
 
     /// Whether the files were of use at the last look.

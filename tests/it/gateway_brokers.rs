@@ -26,13 +26,6 @@ fn lookup(request_id: u64, topic: &str) -> CommandLookupTopic {
     }
 }
 
-async fn lookup_response(client: &mut RawClient) -> CommandLookupTopicResponse {
-    match client.receive().await {
-        Command::LookupResponse(response) => response,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Answers every lookup with the broker itself.
 fn owner(broker: &ScriptedBroker) -> Script {
     let url = broker.url();
@@ -126,8 +119,8 @@ async fn equal_requests_of_many_clients_are_one_request_of_a_broker() {
     }
     for (client, request_id) in clients.iter_mut().zip(11..) {
         let mut ids = [
-            lookup_response(client).await.request_id,
-            lookup_response(client).await.request_id,
+            client.lookup_response().await.request_id,
+            client.lookup_response().await.request_id,
         ];
         ids.sort_unstable();
         assert_eq!(ids, [request_id, request_id + 100]);
@@ -137,7 +130,7 @@ async fn equal_requests_of_many_clients_are_one_request_of_a_broker() {
     // What is answered is over: the next one is asked again.
     broker.set_script(owner(&broker));
     clients[0].send(lookup(1, TOPIC)).await;
-    assert_eq!(lookup_response(&mut clients[0]).await.request_id, 1);
+    assert_eq!(clients[0].lookup_response().await.request_id, 1);
     assert_eq!(broker.received_of(Type::Lookup).len(), 4);
     drop(clients);
     gateway.stop().await;
@@ -163,9 +156,9 @@ async fn a_request_that_makes_brokers_break_off_does_not_harm_other_clients() {
     for request_id in 0..3 {
         evil.send(lookup(request_id, "evil")).await;
         good.send(lookup(request_id, TOPIC)).await;
-        let response = lookup_response(&mut good).await;
+        let response = good.lookup_response().await;
         assert_eq!(response.response(), LookupType::Connect, "{response:?}");
-        let response = lookup_response(&mut evil).await;
+        let response = evil.lookup_response().await;
         assert_eq!(
             (response.request_id, response.error()),
             (request_id, ServerError::ServiceNotReady)
@@ -174,9 +167,9 @@ async fn a_request_that_makes_brokers_break_off_does_not_harm_other_clients() {
     // From its first failure on, it has been breaking its own connections.
     let shared = broker.received_of(Type::Connect).len();
     evil.send(lookup(8, "evil")).await;
-    lookup_response(&mut evil).await;
+    evil.lookup_response().await;
     good.send(lookup(8, TOPIC)).await;
-    lookup_response(&mut good).await;
+    good.lookup_response().await;
     let last = broker.received_of(Type::Lookup).pop().unwrap().connection;
     let before = broker.received_of(Type::Connect);
     assert!(
@@ -245,7 +238,7 @@ async fn while_brokers_are_down_lookups_fail_at_once_and_soon_after_they_are_bac
     for client in &mut clients {
         client.send(lookup(1, TOPIC)).await;
         assert_eq!(
-            lookup_response(client).await.response(),
+            client.lookup_response().await.response(),
             LookupType::Connect
         );
     }
@@ -254,7 +247,7 @@ async fn while_brokers_are_down_lookups_fail_at_once_and_soon_after_they_are_bac
         for client in &mut clients {
             let began = Instant::now();
             client.send(lookup(request_id, TOPIC)).await;
-            let response = lookup_response(client).await;
+            let response = client.lookup_response().await;
             assert_eq!(
                 (response.request_id, response.error()),
                 (request_id, ServerError::ServiceNotReady)
@@ -287,7 +280,7 @@ async fn while_brokers_are_down_lookups_fail_at_once_and_soon_after_they_are_bac
         let mut request_id = 100;
         loop {
             client.send(lookup(request_id, TOPIC)).await;
-            if lookup_response(client).await.response() == LookupType::Connect {
+            if client.lookup_response().await.response() == LookupType::Connect {
                 break;
             }
             request_id += 1;
@@ -323,7 +316,7 @@ async fn a_broker_that_does_not_answer_is_asked_nothing_until_it_does() {
     for request_id in 0..8 {
         client.send(lookup(request_id, TOPIC)).await;
         assert_eq!(
-            lookup_response(&mut client).await.response(),
+            client.lookup_response().await.response(),
             LookupType::Connect
         );
     }
@@ -343,7 +336,7 @@ async fn a_broker_that_does_not_answer_is_asked_nothing_until_it_does() {
     for request_id in 10..18 {
         client.send(lookup(request_id, TOPIC)).await;
         assert_eq!(
-            lookup_response(&mut client).await.response(),
+            client.lookup_response().await.response(),
             LookupType::Connect
         );
     }
@@ -356,7 +349,7 @@ async fn a_broker_that_does_not_answer_is_asked_nothing_until_it_does() {
     within(async {
         for request_id in 20.. {
             client.send(lookup(request_id, TOPIC)).await;
-            lookup_response(&mut client).await;
+            client.lookup_response().await;
             if !b.received_of(Type::Lookup).is_empty() {
                 break;
             }
@@ -388,7 +381,7 @@ async fn lookups_name_the_configured_listener_where_the_client_names_none() {
                 ..lookup(1, TOPIC)
             })
             .await;
-        lookup_response(&mut client).await;
+        client.lookup_response().await;
         let Some(Command::Lookup(asked)) = broker
             .received_of(Type::Lookup)
             .pop()
@@ -425,7 +418,7 @@ async fn a_lookup_service_names_brokers_and_connects_nobody_to_them() {
     let gateway = TestGateway::with(&[&broker], |settings| settings.discovery.lookup_only = true);
     let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
     client.send(lookup(3, TOPIC)).await;
-    let response = lookup_response(&mut client).await;
+    let response = client.lookup_response().await;
     assert_eq!(response.broker_service_url(), url);
     assert_eq!(response.broker_service_url_tls(), tls_url);
     assert_eq!(response.proxy_through_service_url, Some(false));
@@ -503,7 +496,7 @@ async fn a_broker_named_by_an_address_that_is_no_brokers_is_not_connected() {
         }));
         let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
         client.send(lookup(1, target)).await;
-        lookup_response(&mut client).await;
+        client.lookup_response().await;
         // It is on the list now, as a broker named it.
         let mut client = RawClient::connect(gateway.address()).await;
         client.send(direct_connect(target)).await;

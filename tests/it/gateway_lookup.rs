@@ -6,9 +6,9 @@ use pulsegate::protocol::proto::pulsar::command_lookup_topic_response::LookupTyp
 use pulsegate::protocol::proto::pulsar::{
     CommandCloseProducer, CommandConnect, CommandConnected, CommandFlow, CommandGetSchema,
     CommandGetSchemaResponse, CommandGetTopicsOfNamespace, CommandGetTopicsOfNamespaceResponse,
-    CommandLookupTopic, CommandLookupTopicResponse, CommandPartitionedTopicMetadata, CommandPing,
-    CommandPong, CommandProducer, CommandWatchTopicList, CommandWatchTopicListSuccess,
-    CommandWatchTopicUpdate, FeatureFlags, KeyValue, ServerError,
+    CommandLookupTopic, CommandPartitionedTopicMetadata, CommandPing, CommandPong, CommandProducer,
+    CommandWatchTopicList, CommandWatchTopicListSuccess, CommandWatchTopicUpdate, FeatureFlags,
+    KeyValue, ServerError,
 };
 use pulsegate::testing::scripted_broker::{
     Received, Script, ScriptedBroker, Step, auth_challenge, error,
@@ -32,13 +32,6 @@ fn lookup(request_id: u64) -> CommandLookupTopic {
             value: "a".to_owned(),
         }],
         ..CommandLookupTopic::default()
-    }
-}
-
-async fn lookup_response(client: &mut RawClient) -> CommandLookupTopicResponse {
-    match client.receive().await {
-        Command::LookupResponse(response) => response,
-        other => panic!("{other:?}"),
     }
 }
 
@@ -103,7 +96,7 @@ async fn a_lookup_is_followed_over_redirects_and_sent_back_through_the_gateway()
             ..lookup(77)
         })
         .await;
-    let response = lookup_response(&mut client).await;
+    let response = client.lookup_response().await;
     assert_eq!(response.request_id, 77);
     assert_eq!(response.response(), LookupType::Connect);
     assert_eq!(
@@ -176,7 +169,7 @@ async fn every_request_of_a_lookup_connection_gets_the_brokers_own_answer() {
     let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
 
     client.send(lookup(1)).await;
-    let response = lookup_response(&mut client).await;
+    let response = client.lookup_response().await;
     assert_eq!(
         (response.request_id, response.error()),
         (1, ServerError::ServiceNotReady)
@@ -373,7 +366,7 @@ async fn lookups_beyond_the_limit_are_refused_as_too_many_and_the_connection_goe
     client.send(lookup(1)).await;
     broker.wait_for(Type::Lookup, 1).await;
     client.send(lookup(2)).await;
-    let response = lookup_response(&mut client).await;
+    let response = client.lookup_response().await;
     assert_eq!(
         (response.request_id, response.error()),
         (2, ServerError::TooManyRequests)
@@ -381,7 +374,7 @@ async fn lookups_beyond_the_limit_are_refused_as_too_many_and_the_connection_goe
     let url = broker.url();
     let request_id = broker.received_of(Type::Lookup)[0].request_id();
     broker.push(vec![Step::Send(answer_connect(request_id, &url))]);
-    assert_eq!(lookup_response(&mut client).await.request_id, 1);
+    assert_eq!(client.lookup_response().await.request_id, 1);
     assert!(
         (gateway.metric("pulsar_proxy_rejected_lookup_requests_total") - 1.0).abs() < f64::EPSILON
     );
@@ -618,7 +611,7 @@ async fn an_owner_that_is_not_allowed_is_a_refusal_and_is_never_contacted() {
             let gateway = TestGateway::with(&[&broker], narrow);
             let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
             client.send(lookup(1)).await;
-            let response = lookup_response(&mut client).await;
+            let response = client.lookup_response().await;
             assert_eq!(response.error(), ServerError::NotAllowedError);
             drop(client);
             gateway.stop().await;
@@ -630,7 +623,7 @@ async fn an_owner_that_is_not_allowed_is_a_refusal_and_is_never_contacted() {
         });
         let mut client = RawClient::established(gateway.address(), lookup_connect()).await;
         client.send(lookup(1)).await;
-        let response = lookup_response(&mut client).await;
+        let response = client.lookup_response().await;
         assert_eq!(response.response() == LookupType::Failed, redirect);
         drop(client);
         let target = stranger.address().to_string();

@@ -27,39 +27,39 @@ use tokio::net::TcpStream;
 use crate::support::{RawClient, TestGateway, direct_connect, lookup_connect, within};
 
 /// PEM files of one side; gone when dropped.
-struct Files {
+pub(crate) struct Files {
     folder: tempfile::TempDir,
 }
 
 impl Files {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
         }
     }
 
-    fn of(certificate: &SignedCertificate) -> Self {
+    pub(crate) fn of(certificate: &SignedCertificate) -> Self {
         let files = Self::new();
         files.replace(certificate);
         files
     }
 
-    fn replace(&self, certificate: &SignedCertificate) {
+    pub(crate) fn replace(&self, certificate: &SignedCertificate) {
         self.write("cert.pem", &certificate.certificate);
         self.write("key.pem", &certificate.key);
     }
 
-    fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, text).unwrap();
         path
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn certificate(&self) -> Option<CertificateFiles> {
+    pub(crate) fn certificate(&self) -> Option<CertificateFiles> {
         Some(CertificateFiles {
             certificate: self.path("cert.pem"),
             key: self.path("key.pem"),
@@ -67,14 +67,14 @@ impl Files {
     }
 
     /// Turns the TLS port on, with files that are looked at for each connection.
-    fn serve(&self, settings: &mut GatewaySettings) {
+    pub(crate) fn serve(&self, settings: &mut GatewaySettings) {
         settings.tls.service_port = Some(0);
         settings.tls.certificate = self.certificate();
         settings.tls.check_period = Duration::ZERO;
     }
 }
 
-fn trusting(authority: &Authority) -> TlsOptions {
+pub(crate) fn trusting(authority: &Authority) -> TlsOptions {
     TlsOptions {
         trusted: Some(authority.pem().into_bytes()),
         ..TlsOptions::default()
@@ -91,11 +91,11 @@ fn presenting(certificate: &SignedCertificate, options: TlsOptions) -> TlsOption
     }
 }
 
-fn tls_address(gateway: &TestGateway) -> SocketAddr {
+pub(crate) fn tls_address(gateway: &TestGateway) -> SocketAddr {
     gateway.handle.tls_local_addr().unwrap()
 }
 
-async fn secured(address: SocketAddr, options: &TlsOptions) -> Result<Stream, TlsError> {
+pub(crate) async fn secured(address: SocketAddr, options: &TlsOptions) -> Result<Stream, TlsError> {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     within(
@@ -110,7 +110,7 @@ async fn client(gateway: &TestGateway, options: &TlsOptions) -> RawClient<Stream
     RawClient::over(secured(tls_address(gateway), options).await.unwrap())
 }
 
-async fn established(
+pub(crate) async fn established(
     gateway: &TestGateway,
     options: &TlsOptions,
     connect: CommandConnect,
@@ -157,7 +157,11 @@ fn owner(plain: String, tls: String) -> impl Fn(&Received) -> Vec<Step> + Send +
 }
 
 /// Brokers with TLS in place of those that the gateway was started for.
-fn reach_with_tls(settings: &mut GatewaySettings, broker: &ScriptedBroker, trusted: PathBuf) {
+pub(crate) fn reach_with_tls(
+    settings: &mut GatewaySettings,
+    broker: &ScriptedBroker,
+    trusted: PathBuf,
+) {
     settings.broker = ServiceUrl::from(broker.tls_address("localhost"));
     settings.tls.brokers.enabled = true;
     settings.tls.brokers.trust_certificates = Some(trusted);
@@ -437,46 +441,6 @@ async fn a_client_certificate_is_asked_for_and_required_only_where_the_settings_
 }
 
 #[tokio::test]
-async fn a_replaced_certificate_is_that_of_new_connections_and_a_bad_one_is_not() {
-    let [old, new] = ["old", "new"].map(Authority::new);
-    let files = Files::of(&old.sign(&["localhost"]));
-    let broker = ScriptedBroker::start(Script::new()).await;
-    let gateway = TestGateway::with(&[&broker], |settings| files.serve(settings));
-    let target = broker.address().to_string();
-    let mut before = established(&gateway, &trusting(&old), direct_connect(&target)).await;
-    let success = "pulsegate_gateway_tls_last_reload_success{side=\"clients\"}";
-    assert!((gateway.metric(success) - 1.0).abs() < f64::EPSILON);
-
-    // Half of a replacement: the new certificate with the old key.
-    let replacement = new.sign_expired(&["localhost"]);
-    files.write("cert.pem", &replacement.certificate);
-    drop(established(&gateway, &trusting(&old), direct_connect(&target)).await);
-    assert!(gateway.metric(success).abs() < f64::EPSILON);
-    fs::remove_file(files.path("key.pem")).unwrap();
-    drop(established(&gateway, &trusting(&old), direct_connect(&target)).await);
-
-    files.replace(&new.sign(&["localhost"]));
-    let refused = secured(tls_address(&gateway), &trusting(&old)).await;
-    assert!(
-        matches!(refused, Err(TlsError::UnknownIssuer { .. })),
-        "{refused:?}"
-    );
-    drop(established(&gateway, &trusting(&new), direct_connect(&target)).await);
-    assert!((gateway.metric(success) - 1.0).abs() < f64::EPSILON);
-
-    files.replace(&replacement);
-    let expiry = "pulsegate_gateway_tls_certificate_expiry_time_seconds{side=\"clients\"}";
-    assert!((gateway.metric(expiry) - 1_009_843_200.0).abs() < f64::EPSILON);
-
-    // Who was connected before has noticed nothing.
-    before.send(CommandPing {}).await;
-    assert!(matches!(before.receive().await, Command::Pong(_)));
-    drop(before);
-    gateway.stop().await;
-    broker.stop().await;
-}
-
-#[tokio::test]
 async fn slow_and_foreign_handshakes_end_in_time_and_hurt_nobody() {
     let authority = Authority::new("ours");
     let files = Files::of(&authority.sign(&["localhost"]));
@@ -686,32 +650,6 @@ async fn a_broker_that_is_not_trusted_is_not_reached_and_the_client_is_told() {
     });
     assert_eq!(refused.await, unreached);
     plain.stop().await;
-}
-
-#[tokio::test]
-async fn a_broker_that_asks_for_a_certificate_gets_the_one_that_is_there_now() {
-    let [ours, other] = ["ours", "other"].map(Authority::new);
-    let files = Files::of(&other.sign(&["gateway"]));
-    let trusted = files.write("ca.pem", &ours.pem());
-    let tls = acceptor(&ours.sign(&["localhost"]), &[], Some(&ours.pem()));
-    let broker = ScriptedBroker::start_tls(Script::new(), tls).await;
-    let gateway = TestGateway::with(&[], |settings| {
-        reach_with_tls(settings, &broker, trusted.clone());
-        settings.tls.brokers.identity = files.certificate();
-    });
-    let target = broker.tls_address("localhost").to_string();
-    let mut client = RawClient::connect(gateway.address()).await;
-    client.send(direct_connect(&target)).await;
-    let Command::Error(refused) = client.receive().await else {
-        panic!("no error")
-    };
-    assert_eq!(refused.error(), ServerError::ServiceNotReady);
-    assert!(!gateway.handle.is_ready());
-    files.replace(&ours.sign(&["gateway"]));
-    drop(RawClient::established(gateway.address(), direct_connect(&target)).await);
-    drop(RawClient::established(gateway.address(), lookup_connect()).await);
-    gateway.stop().await;
-    broker.stop().await;
 }
 
 #[tokio::test]

@@ -11,7 +11,9 @@ use pulsegate::naming::ServiceUrl;
 use pulsegate::net::FrameReader;
 use pulsegate::protocol::command::Command;
 use pulsegate::protocol::frame::{Frame, FrameLimits};
-use pulsegate::protocol::proto::pulsar::{CommandConnect, FeatureFlags};
+use pulsegate::protocol::proto::pulsar::{
+    CommandConnect, CommandLookupTopicResponse, FeatureFlags,
+};
 use pulsegate::telemetry::MetricRegistry;
 use pulsegate::testing::scripted_broker::ScriptedBroker;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -234,6 +236,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawClient<S> {
         let mut bytes = early.to_vec();
         within(stream.read_to_end(&mut bytes)).await.unwrap();
         bytes
+    }
+}
+
+impl RawClient {
+    /// The next frame, which has to be the answer to a lookup.
+    pub(crate) async fn lookup_response(&mut self) -> CommandLookupTopicResponse {
+        match self.receive().await {
+            Command::LookupResponse(response) => response,
+            other => panic!("{other:?}"),
+        }
     }
 }
 

@@ -24,6 +24,8 @@ use super::support::within;
 /// A gateway with HTTP that runs in this process until it is dropped.
 pub(crate) struct WebGateway {
     pub(crate) address: SocketAddr,
+    /// Of HTTPS, where the settings turn that on.
+    pub(crate) tls_address: Option<SocketAddr>,
     pub(crate) registry: MetricRegistry,
     pub(crate) gateway: GatewayHandle,
     phase: PhaseSender,
@@ -90,12 +92,18 @@ impl WebGateway {
             header_timeout: settings.http.idle_timeout,
             ..HttpLimits::default()
         };
-        let server = HttpServer::bind("127.0.0.1:0".parse().unwrap(), limits).unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let mut server = HttpServer::bind(any, limits).unwrap();
+        if let Some(tls) = handle.web_tls() {
+            server = server.and_bind(any, Some(tls)).unwrap();
+        }
         let address = server.local_addr().unwrap();
+        let tls_address = server.tls_local_addr();
         let stop = CancellationToken::new();
         running.spawn(server.serve(router, stop.clone()));
         Self {
             address,
+            tls_address,
             registry,
             gateway: handle,
             phase,

@@ -2,7 +2,8 @@
 //!
 //! Owns the client's socket. Its broker connections (`pools`) carry what the client says of itself, its credentials included, so brokers
 //! authorise each client's lookups. Requests are answered side by side, as many as [`IN_FLIGHT_MAX`]; beyond that, and while the client does
-//! not read its answers, nothing more is read from it.
+//! not read its answers, the next request waits and nothing behind it is read. PING before it is answered all the same: a client that
+//! takes its answers slowly must not find the gateway dead.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::auth::{self, AuthenticationError, Principal};
 use crate::client::{ConnectError, ConnectionOptions, PoolError};
 use crate::gateway::Shared;
 use crate::gateway::introduction::Current;
-use crate::gateway::resolver::Resolver;
+use crate::gateway::resolver::{Answer, Resolver};
 use crate::gateway::stats::{EndReason, LookupRequest};
 use crate::gateway::upstream::HandshakeError;
 use crate::net::outbound::{self, OutboundLimits};
@@ -68,7 +69,7 @@ pub(super) async fn serve(
             shared
                 .notices
                 .unreachable(&"no broker answered CONNECT in time");
-            refuse(&mut client, &NoBroker).await;
+            refuse(&mut client, &Trouble::NoBroker).await;
             return EndReason::BrokerUnreachable;
         }
     };
@@ -135,11 +136,18 @@ impl Lookups {
         // After a stall of ours, ticks in a burst would find the client silent before it was read from.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut blocked_ticks, mut queued) = (0, 0);
+        let mut waiting: Option<Frame> = None;
         loop {
             let room = self.outbound.is_ready();
-            let reading = room
+            let may_ask = room
                 && self.in_flight.len() < IN_FLIGHT_MAX
                 && self.bytes.available_permits() >= HANDSHAKE_FRAME_MAX;
+            if may_ask && let Some(frame) = waiting.take() {
+                if let Err(reason) = self.on_frame(&frame) {
+                    return reason;
+                }
+                continue;
+            }
             tokio::select! {
                 biased;
                 Some(refused) = self.in_flight.join_next() => {
@@ -148,13 +156,13 @@ impl Lookups {
                     }
                 }
                 _ = ticks.tick(), if keep_alive.is_some() => {
-                    // Who is not read from cannot be heard, but has to make room some day.
+                    // Who may not ask may have no reason to speak, but has to make room some day.
                     let before = std::mem::replace(&mut queued, self.outbound.queued_bytes());
                     blocked_ticks = if room || queued < before { 0 } else { blocked_ticks + 1 };
                     if blocked_ticks > BLOCKED_TICKS_MAX {
                         return EndReason::SlowReader;
                     }
-                    if reading && !std::mem::take(&mut self.heard) {
+                    if may_ask && !std::mem::take(&mut self.heard) {
                         return EndReason::Timeout;
                     }
                     if let Err(reason) = self.send_urgent(&Command::Ping(CommandPing::default())) {
@@ -175,13 +183,17 @@ impl Lookups {
                         return EndReason::Io;
                     }
                 }
-                frame = reader.next(), if reading => {
+                frame = reader.next(), if waiting.is_none() => {
                     self.heard = true;
                     let step = match frame {
                         Ok(Some(frame)) if credential.is_answer(&frame) => {
                             self.renew(shared, credential, &frame).await
                         }
-                        Ok(Some(frame)) => self.on_frame(&frame),
+                        Ok(Some(frame)) if may_ask || is_keep_alive(&frame) => self.on_frame(&frame),
+                        Ok(Some(frame)) => {
+                            waiting = Some(frame);
+                            Ok(())
+                        }
                         Ok(None) => Err(EndReason::Closed),
                         Err(ReadError::Io(_)) => Err(EndReason::Io),
                         Err(error) => {
@@ -213,7 +225,7 @@ impl Lookups {
             Ok(Type::GetTopicsOfNamespace) => LookupRequest::TopicsOfNamespace,
             Ok(Type::GetSchema) => LookupRequest::Schema,
             Ok(Type::AuthResponse) => {
-                self.send(&error_command(CONNECTION_REQUEST_ID, &NobodyAsked))?;
+                self.send(&error_command(CONNECTION_REQUEST_ID, &Trouble::NobodyAsked))?;
                 return Err(EndReason::ClientProtocol);
             }
             _ => return self.refuse_command(command_type, &frame.command),
@@ -223,12 +235,8 @@ impl Lookups {
             return Err(EndReason::ClientProtocol);
         };
         let (resolver, outbound) = (self.resolver.clone(), self.outbound.clone());
-        let large = matches!(
-            request,
-            LookupRequest::TopicsOfNamespace | LookupRequest::Schema
-        )
-        .then(|| Arc::clone(&self.large));
-        // There are enough of them for the largest frame whenever one is read.
+        let large = request.may_be_large().then(|| Arc::clone(&self.large));
+        // There are enough of them for the largest frame whenever something may be asked.
         let len = u32::try_from(frame.command.len()).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(len).ok();
         // Its frame shares the read buffer with others that may live shorter.
@@ -244,8 +252,13 @@ impl Lookups {
                 return false;
             }
             match resolver.answer(request, command, request_id).await {
-                Some(answer) => {
-                    deliver(&outbound, answer).await;
+                Some(Answer { command, room }) => {
+                    deliver(&outbound, command).await;
+                    if let Some(room) = room {
+                        // It is here until the client has taken it.
+                        let _ = outbound.ready().await;
+                        drop(room);
+                    }
                     false
                 }
                 // A broker that took this client's credential takes it no more. An answer would be final for the client, while
@@ -285,7 +298,7 @@ impl Lookups {
         match rewrite::request_id_of(command) {
             Some(request_id) => self.send(&error_command(
                 request_id,
-                &NotOnLookupConnection(name_of(command_type)),
+                &Trouble::NotHere(name_of(command_type)),
             )),
             None => Err(EndReason::ClientProtocol),
         }
@@ -313,6 +326,12 @@ impl Lookups {
         }
         self.outbound.close_after_flush();
     }
+}
+
+/// Whether it is PING or PONG, which need no room.
+fn is_keep_alive(frame: &Frame) -> bool {
+    let command_type = Command::peek_type(&frame.command).map(Type::try_from);
+    matches!(command_type, Ok(Ok(Type::Ping | Type::Pong)))
 }
 
 /// What this client says who it is, from its CONNECT on.
@@ -465,14 +484,14 @@ async fn without_broker(
                 return EndReason::GatewayCredential;
             }
             ConnectError::ChallengeUnsupported => {
-                refuse(client, &ChallengeUnsupported).await;
+                refuse(client, &Trouble::ChallengeUnsupported).await;
                 return EndReason::BrokerRefused;
             }
             _ => {}
         }
     }
     shared.notices.unreachable(error);
-    refuse(client, &NoBroker).await;
+    refuse(client, &Trouble::NoBroker).await;
     EndReason::BrokerUnreachable
 }
 
@@ -509,75 +528,43 @@ fn connected(broker: &CommandConnected, request: &ConnectRequest) -> Command {
     })
 }
 
+/// What the gateway itself has to tell a client of a lookup connection.
 #[derive(Debug)]
-struct NoBroker;
-
-impl UserFacingError for NoBroker {
-    fn code(&self) -> ServerError {
-        ServerError::ServiceNotReady
-    }
-
-    fn retryable(&self) -> bool {
-        true
-    }
-
-    fn client_message(&self) -> String {
-        "No active broker is available".to_owned()
-    }
+enum Trouble {
+    NoBroker,
+    ChallengeUnsupported,
+    NobodyAsked,
+    /// The command belongs on a direct connection.
+    NotHere(&'static str),
 }
 
-#[derive(Debug)]
-struct ChallengeUnsupported;
-
-impl UserFacingError for ChallengeUnsupported {
+impl UserFacingError for Trouble {
     fn code(&self) -> ServerError {
-        ServerError::AuthenticationError
+        match self {
+            Self::NoBroker => ServerError::ServiceNotReady,
+            Self::ChallengeUnsupported | Self::NobodyAsked => ServerError::AuthenticationError,
+            Self::NotHere(_) => ServerError::NotAllowedError,
+        }
     }
 
     fn retryable(&self) -> bool {
-        false
+        matches!(self, Self::NoBroker)
     }
 
     fn client_message(&self) -> String {
-        "Authentication in several steps is not supported for lookups through this gateway"
-            .to_owned()
-    }
-}
-
-#[derive(Debug)]
-struct NobodyAsked;
-
-impl UserFacingError for NobodyAsked {
-    fn code(&self) -> ServerError {
-        ServerError::AuthenticationError
-    }
-
-    fn retryable(&self) -> bool {
-        false
-    }
-
-    fn client_message(&self) -> String {
-        "Unable to handleAuthResponse".to_owned()
-    }
-}
-
-#[derive(Debug)]
-struct NotOnLookupConnection(&'static str);
-
-impl UserFacingError for NotOnLookupConnection {
-    fn code(&self) -> ServerError {
-        ServerError::NotAllowedError
-    }
-
-    fn retryable(&self) -> bool {
-        false
-    }
-
-    fn client_message(&self) -> String {
-        format!(
-            "{} needs a connection to a broker: connect with proxy_to_broker_url",
-            self.0
-        )
+        match self {
+            Self::NoBroker => "No active broker is available".to_owned(),
+            Self::ChallengeUnsupported => {
+                "Authentication in several steps is not supported for lookups through this gateway"
+                    .to_owned()
+            }
+            Self::NobodyAsked => "Unable to handleAuthResponse".to_owned(),
+            Self::NotHere(command) => {
+                format!(
+                    "{command} needs a connection to a broker: connect with proxy_to_broker_url"
+                )
+            }
+        }
     }
 }
 

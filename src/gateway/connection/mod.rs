@@ -28,6 +28,7 @@ use self::state::{ConnectRequest, Credential, Handshake, Refusal, Rules, Step, V
 use super::Shared;
 use super::forward::{self, Passthrough, RelayContext, RelayError, Side};
 use super::inspect::Inspector;
+use super::introduction::IntroductionError;
 use super::stats::EndReason;
 use super::upstream::{self, DialError, HandshakeError, Outcome};
 use crate::auth::{self, AuthenticationError, AuthenticationService, Presented, UnixTime};
@@ -436,7 +437,9 @@ async fn direct(shared: &Shared, mut client: FrameReader<ServerStream>, asked: A
             });
         }
     };
-    let introduction = match shared.introductions.direct(&asked.request) {
+    let introduction = shared.introductions.direct(&asked.request);
+    let introduction = timeout_at(asked.deadline, introduction).await;
+    let introduction = match introduction.unwrap_or(Err(IntroductionError::TooLong)) {
         Ok(introduction) => introduction,
         Err(error) => {
             shared.notices.own_credential(&error);
@@ -569,11 +572,15 @@ impl UserFacingError for LookupOnly {
     }
 }
 
-async fn send<W: AsyncWrite + Unpin>(client: &mut W, command: &Command) -> io::Result<()> {
+/// Sends a command during a handshake, before either side has a writer of its own.
+pub(super) async fn send<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    command: &Command,
+) -> io::Result<()> {
     let mut bytes = BytesMut::new();
     command.encode(&mut bytes);
-    client.write_all(&bytes).await?;
-    client.flush().await
+    writer.write_all(&bytes).await?;
+    writer.flush().await
 }
 
 /// What brokers see as `CommandConnect.proxy_version`.
