@@ -12,11 +12,11 @@ use super::super::cursor::RecordedState;
 use super::super::formats::ManagedCursorInfo;
 use super::super::{CursorState, LogExtent};
 use super::node::{CursorNode, Step};
-use super::{CursorError, CursorFailure, CursorId, CursorStorage, name, node_of};
+use super::{CursorError, CursorFailure, CursorId, CursorStorage, name, node_of, path};
 use crate::ledger::{
     CursorName, CursorProgress, CursorStore, CursorUpdate, CursorWriter, LedgerError,
 };
-use crate::metadata::{LocalPath, Version};
+use crate::metadata::Version;
 
 /// An open cursor in the change log.
 pub(super) struct ChangeLogForm {
@@ -59,10 +59,10 @@ impl ChangeLogForm {
         storage: Arc<CursorStorage>,
         store: Arc<dyn CursorStore>,
         id: &CursorId,
-        path: LocalPath,
         state: &CursorState,
         now: i64,
     ) -> Result<Self, CursorError> {
+        let path = path(id)?;
         if CursorNode::exists(&storage, &path).await? {
             return Err(CursorError::AlreadyExists);
         }
@@ -208,7 +208,8 @@ impl ChangeLogForm {
         })));
     }
 
-    /// Gives up the writer, once a snapshot is all that is stored; false when there is something to wait for first.
+    /// Gives up the writer, once a snapshot is all that is stored; false when there is something to wait for first. What has changed is
+    /// flushed.
     pub(super) fn rest(
         &mut self,
         recorded: &mut RecordedState,
@@ -219,11 +220,8 @@ impl ChangeLogForm {
         if self.open.is_none() && recorded.changes.is_empty() && self.step.is_none() {
             return Ok(true);
         }
-        if !self.outstanding.is_empty() || self.step.is_some() {
-            return Ok(false);
-        }
-        if !recorded.changes.is_empty() {
-            self.flush(recorded, covers, now)?;
+        let is_busy = !self.outstanding.is_empty() || self.step.is_some();
+        if is_busy || !recorded.changes.is_empty() {
             return Ok(false);
         }
         if self.delta_bytes > 0 && self.take_snapshot(recorded, covers, now)? {

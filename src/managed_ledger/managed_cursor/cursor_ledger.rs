@@ -228,7 +228,7 @@ impl CursorLedgerForm {
         let step = if self.open.is_some() && !is_full {
             self.note_properties(recorded.state(), now)
         } else if !position && self.fits_node(recorded.state()) {
-            self.into_node(recorded.state(), now)
+            self.put_in_node(recorded.state(), now)
         } else {
             self.switched = now;
             self.switch(recorded.state(), now)
@@ -275,7 +275,7 @@ impl CursorLedgerForm {
     }
 
     /// All of it into the node, which names no ledger then.
-    fn into_node(&self, state: &CursorState, now: i64) -> Step<Stepped> {
+    fn put_in_node(&self, state: &CursorState, now: i64) -> Step<Stepped> {
         let write = self.node.write(state.to_node(now));
         let (ledgers, old) = (Arc::clone(&self.ledgers), self.named);
         Box::pin(async move {
@@ -298,7 +298,7 @@ impl CursorLedgerForm {
             Bytes::from(bits)
         });
         let options = self.options();
-        let without_ledger = self.into_node(state, now);
+        let without_ledger = self.put_in_node(state, now);
         // The ledger's id is not known yet.
         let mut beside = state.to_node_beside(-1, now);
         let node = self.node.clone();
@@ -420,7 +420,7 @@ impl CursorLedgerForm {
         }
         self.look(recorded)?;
         if self.named.is_some() || !recorded.changes.is_empty() {
-            self.into_node(recorded.state(), now).await?;
+            self.put_in_node(recorded.state(), now).await?;
         }
         Ok(())
     }

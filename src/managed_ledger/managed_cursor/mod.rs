@@ -172,16 +172,15 @@ impl ManagedCursor {
         state: CursorState,
         now: i64,
     ) -> Result<Self, CursorError> {
-        let path = path(id)?;
         let form = match &storage.form {
             CursorForm::ChangeLog(store) => {
                 let store = Arc::clone(store);
-                let form = ChangeLogForm::create(storage, store, id, path, &state, now).await?;
+                let form = ChangeLogForm::create(storage, store, id, &state, now).await?;
                 Form::ChangeLog(Box::new(form))
             }
             CursorForm::CursorLedger(ledgers) => {
                 let ledgers = Arc::clone(ledgers);
-                let node = CursorNode::create(storage, path, state.to_node(now)).await?;
+                let node = CursorNode::create(storage, path(id)?, state.to_node(now)).await?;
                 Form::CursorLedger(Box::new(CursorLedgerForm::new(ledgers, id, node, None)))
             }
         };
@@ -510,13 +509,11 @@ impl ManagedCursor {
     /// # Errors
     /// The cursor has failed, now or before.
     pub fn rest(&mut self, now: i64) -> Result<bool, CursorError> {
+        self.flush(now, Flush::Now)?;
         let (recorded, changed) = (&mut self.recorded, self.changed);
         let Form::ChangeLog(form) = &mut self.form else {
             return Ok(self.durable >= changed);
         };
-        if let Some(failure) = &self.failed {
-            return Err(CursorFailure::clone(failure).into());
-        }
         match form.rest(recorded, changed, now) {
             Ok(rests) => {
                 self.after(Ok(()))?;

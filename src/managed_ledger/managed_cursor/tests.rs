@@ -641,9 +641,6 @@ fn a_cursor_that_rests_goes_on_where_it_was_unless_somebody_else_has_it() {
                     .acknowledge(Position::new(3, entry), &log)
                     .expect("works");
                 while !cursor.rest(1).expect("works") {
-                    if cursor.is_dirty() {
-                        cursor.flush(1, Flush::Now).expect("works");
-                    }
                     cursor.progressed().await.expect("works");
                 }
                 assert!(!cursor.is_dirty());
