@@ -743,6 +743,7 @@ mod tests {
         let mut committer = committer();
         let mut effects = Vec::new();
         committer.prepared(1, &mut effects);
+        committer.prepared(2, &mut effects);
         play(&mut committer, effects, Duration::ZERO);
         let mut effects = Vec::new();
         committer.submit(vec![entry(10)], &mut effects);
