@@ -203,6 +203,19 @@ async fn pong_reaches_a_client_that_takes_its_answers_slowly_before_they_are_all
     // 200 MB of answers, of which the client has read the first.
     let first = client.receive_frame().await;
     assert!(first.command.len() > 1_900_000, "{}", first.command.len());
+    // While it reads nothing, its PINGs are taken, more of them than the sockets between could hold.
+    let mut ping = Command::from(CommandPing {}).encode_command().to_vec();
+    // Field 1000, which nobody knows, with 60,000 bytes.
+    ping.extend_from_slice(&[0xc2, 0x3e, 0xe0, 0xd4, 0x03]);
+    ping.resize(ping.len() + 60_000, 0);
+    let mut large_ping = BytesMut::new();
+    Frame {
+        command: ping.into(),
+        payload: Bytes::new(),
+    }
+    .encode(&mut large_ping);
+    let pings = large_ping.repeat(2 * ON_THE_WAY_MAX / large_ping.len());
+    client.send_bytes(&pings).await;
     for _ in 0..3 {
         client.send(CommandPing {}).await;
         let before = until_pong(&mut client).await;
