@@ -375,6 +375,10 @@ impl Topic {
 }
 
 /// Lets the process write until it has so many bytes of receipts more, and a moment longer; kills it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no runtime runs here, and the moment of the kill is to be any"
+)]
 fn write_and_kill(directory: &Path, round: u64, random: &mut StdRng) {
     let log = directory.join("receipts");
     let length = || std::fs::metadata(&log).map_or(0, |metadata| metadata.len());
