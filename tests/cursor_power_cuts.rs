@@ -3,6 +3,11 @@
 //!
 //! `SEED=n` runs that seed alone, `SEEDS=n` so many.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a test that meets the unexpected shall panic"
+)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,11 @@
 //! A data directory as a whole: what it is opened with, what it refuses, how it stops.
 
+#![expect(
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test that meets the unexpected shall panic, and who makes a fixture needs its numbers"
+)]
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
