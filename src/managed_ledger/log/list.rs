@@ -253,7 +253,7 @@ mod tests {
     fn what_it_does_not_know_stays_as_it_is() {
         use crate::metadata::Message;
         let info = ManagedLedgerInfo::decode(&[
-            10, 6, 8, 3, 16, 4, 0x98, 0x06, 1, 10, 8, 8, 5, 24, 0, 32, 0, 42, 0, 0x9a, 0x06, 1, 65,
+            10, 7, 8, 3, 16, 4, 0x98, 0x06, 1, 10, 8, 8, 5, 24, 0, 32, 0, 42, 0, 0x9a, 0x06, 1, 65,
         ]);
         let Ok(info) = info else {
             // The bytes are only written here by hand: they have to be a message.
