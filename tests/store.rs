@@ -1,5 +1,11 @@
 //! A data directory as a whole: what it is opened with, what it refuses, how it stops.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "what is indexed is what the tests themselves made; who writes the fixture is told its ids"
+)]
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
