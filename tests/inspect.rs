@@ -1,5 +1,10 @@
 //! `pulsegate inspect` through the built binary, over directories that a store made.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "what is indexed is what the tests themselves made"
+)]
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
