@@ -3,6 +3,11 @@
 //!
 //! `SEED=n` runs that seed alone, `SEEDS=n` so many.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "cursors and histories are those that the test made itself"
+)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
