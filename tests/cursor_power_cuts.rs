@@ -5,7 +5,7 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "a test that meets the unexpected shall panic"
+    reason = "cursors and histories are those that the test made itself"
 )]
 
 use std::collections::BTreeMap;

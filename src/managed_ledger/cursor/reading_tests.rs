@@ -138,7 +138,7 @@ proptest! {
         let left = entries(&read.log.lock());
         let expected = |from: Option<Position>| {
             let matching = all.iter().take(limit).copied();
-            matching.filter(|position| floor.is_none_or(|floor| *position > floor)).filter(|position| from.is_none_or(|from| *position >= from)).next_back()
+            matching.filter(|position| floor.is_none_or(|floor| *position > floor)).rfind(|position| from.is_none_or(|from| *position >= from))
         };
         let full = expected(None);
         if left.len() == all.len() {

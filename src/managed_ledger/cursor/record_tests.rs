@@ -271,7 +271,7 @@ fn what_is_missing_unknown_or_out_of_order_is_told() {
         CursorRecordError::NoSnapshot
     );
     let unknown = |what, number| CursorRecordError::Unknown { what, number };
-    assert_eq!(told(&[snapshot.clone()]), unknown("kind", 1));
+    assert_eq!(told(std::slice::from_ref(&snapshot)), unknown("kind", 1));
     assert_eq!(told(&[with_checksum(vec![2, 9, 5])]), unknown("format", 9));
     assert_eq!(
         told(&[with_checksum(vec![2, 1, 5, 77])]),

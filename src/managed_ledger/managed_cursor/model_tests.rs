@@ -194,10 +194,10 @@ fn apply(step: &Step, model: &mut Model, cursor: &mut ManagedCursor) -> bool {
         }
         Step::Skip(entries) => {
             let left: BTreeSet<Position> = model.unacknowledged.iter().map(|(at, _)| *at).collect();
-            let gone = left
+            let mut gone = left
                 .into_iter()
                 .take(usize::try_from(entries).expect("few"));
-            if let Some(last) = gone.last() {
+            if let Some(last) = gone.next_back() {
                 model.unacknowledged.retain(|(other, _)| *other > last);
             }
             cursor.skip(entries, &log).expect("works");
