@@ -49,6 +49,7 @@ const PURE_FILES: &[&str] = &[
     "src/journal/checkpoint.rs",
     "src/journal/commit.rs",
     "src/journal/format.rs",
+    "src/journal/indexing.rs",
     "src/journal/kernel.rs",
     "src/journal/recovery.rs",
     "src/journal/segment.rs",
@@ -56,6 +57,8 @@ const PURE_FILES: &[&str] = &[
     "src/ledger/embedded/gc.rs",
     "src/ledger/embedded/index.rs",
     "src/ledger/embedded/options.rs",
+    "src/ledger/embedded/packed_runs.rs",
+    "src/ledger/embedded/segment_index.rs",
 ];
 /// What pure code must not name: the runtime, files, sockets, threads and the environment.
 const IMPURE: &[&str] = &[

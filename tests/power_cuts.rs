@@ -108,6 +108,10 @@ fn run_seed(seed: u64, operations: usize, topics: usize) -> (u64, usize) {
         let history = Workload::new(seed, operations, topics).run(&disk).await;
         let changes = disk.recorded();
         changes_made = changes.len();
+        let is_index =
+            |change: &&Change| matches!(change, Change::Rename(_, to) if to.starts_with("index-"));
+        let indexes = changes.iter().filter(is_index).count();
+        assert!(indexes > 5, "{indexes} index files were written");
         let rebuilt = SimDisk::new(seed);
         for cut in 0..=changes.len() {
             let state = during(&rebuilt, changes.get(cut));

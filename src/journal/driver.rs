@@ -178,7 +178,8 @@ impl<R: Replica> Runner<R> {
             Effect::Prepare { .. }
             | Effect::WriteCheckpoint { .. }
             | Effect::Retire { .. }
-            | Effect::ReadSegment { .. } => {
+            | Effect::ReadSegment { .. }
+            | Effect::WriteIndex { .. } => {
                 // The other thread lives as long as this one holds the sender.
                 let _ = self.work.send(effect);
                 Performed::Done

@@ -1,26 +1,18 @@
 //! Does to the disk what the kernel wants. Every call blocks; a driver decides on which thread.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bytes::Bytes;
-use parking_lot::RwLock;
-
-use super::JournalError;
 use super::checkpoint;
+pub use super::files::SegmentFiles;
 use super::format::{GROUP_HEADER, Location, Position, Record, Salt, encode_segment_header};
 use super::kernel::{Effect, Input, Source};
-use super::recovery::{free_file, segment_file};
+use super::recovery::{free_file, index_file, segment_file, unfinished_index_file};
 use super::segment::SegmentBytes;
 use super::superblock::Superblock;
-use crate::disk::{Disk, DiskError, DiskErrorKind, DiskFile, Operation};
-
-/// The open files of all segments that may be read.
-#[derive(Debug, Clone, Default)]
-pub struct SegmentFiles {
-    files: Arc<RwLock<HashMap<u64, Arc<dyn DiskFile>>>>,
-}
+use super::{JournalError, SegmentIndexer};
+use crate::disk::{Disk, DiskError, DiskErrorKind, DiskFile};
+use bytes::Bytes;
 
 /// Does what the kernel wants.
 #[derive(Debug)]
@@ -30,26 +22,11 @@ pub struct Executor {
     salt: Salt,
     files: SegmentFiles,
     next_free: AtomicU32,
+    indexer: Option<Arc<dyn SegmentIndexer>>,
 }
 
 /// Bytes written at a time where nobody waits for them.
 const PIECE: usize = 1 << 20;
-
-impl SegmentFiles {
-    /// The file of a segment, if it may be read.
-    #[must_use]
-    pub fn file(&self, generation: u64) -> Option<Arc<dyn DiskFile>> {
-        self.files.read().get(&generation).cloned()
-    }
-
-    pub(crate) fn insert(&self, generation: u64, file: Arc<dyn DiskFile>) {
-        self.files.write().insert(generation, file);
-    }
-
-    fn remove(&self, generation: u64) {
-        self.files.write().remove(&generation);
-    }
-}
 
 impl Executor {
     pub(crate) fn new(
@@ -65,7 +42,14 @@ impl Executor {
             salt,
             files,
             next_free: AtomicU32::new(next_free),
+            indexer: None,
         }
+    }
+
+    /// The same, with somebody who makes index files.
+    #[must_use]
+    pub(crate) fn with_indexer(self, indexer: Option<Arc<dyn SegmentIndexer>>) -> Self {
+        Self { indexer, ..self }
     }
 
     /// What the store is.
@@ -108,6 +92,9 @@ impl Executor {
             Effect::ReadSegment { generation } => {
                 Input::SegmentRead(generation, self.read_entries(generation))
             }
+            Effect::WriteIndex { generation } => {
+                Input::IndexWritten(generation, self.write_index(generation))
+            }
             Effect::Notify(_) | Effect::RefuseEntries(_) | Effect::Opened | Effect::Stopped(_) => {
                 return None;
             }
@@ -115,12 +102,7 @@ impl Executor {
     }
 
     fn active(&self, generation: u64) -> Result<Arc<dyn DiskFile>, DiskError> {
-        self.files.file(generation).ok_or_else(|| DiskError {
-            operation: Operation::Open,
-            file: segment_file(generation),
-            kind: DiskErrorKind::Missing,
-            reason: "the segment is not open".to_owned(),
-        })
+        self.files.open(generation)
     }
 
     fn write(&self, at: Position, bytes: &[u8]) -> Result<(), DiskError> {
@@ -221,8 +203,51 @@ impl Executor {
                 self.disk.remove(&segment_file(*generation))?;
             }
         }
+        for generation in generations {
+            if self.files.forget_index(*generation) {
+                self.disk.remove(&index_file(*generation))?;
+            }
+        }
         self.disk.sync_dir()?;
         Ok(free)
+    }
+
+    /// Writes the index of a segment; `false`: the segment cannot be read.
+    fn write_index(&self, generation: u64) -> Result<bool, DiskError> {
+        let Some(indexer) = &self.indexer else {
+            return Ok(false);
+        };
+        let bytes = match indexer.known_index(generation, self.salt) {
+            Some(bytes) => bytes,
+            None => match self.files.entries(generation) {
+                Ok(entries) => indexer.index_of_entries(generation, self.salt, entries),
+                // Whoever reads its entries is told.
+                Err(_) => return Ok(false),
+            },
+        };
+        let (new, name) = (unfinished_index_file(generation), index_file(generation));
+        let file = match self.disk.create(&new) {
+            // It could not be filled before, nor removed.
+            Err(error) if error.kind == DiskErrorKind::Exists => self.disk.open(&new)?,
+            other => other?,
+        };
+        let fill = || {
+            file.allocate(bytes.len() as u64)?;
+            for (index, piece) in bytes.chunks(PIECE).enumerate() {
+                file.write_at((index * PIECE) as u64, piece)?;
+                // In small steps, so that the journal's own syncs do not stand behind one large one.
+                file.sync()?;
+            }
+            Ok(())
+        };
+        fill().inspect_err(|_: &DiskError| {
+            // The space is for others; a file that stays is removed at the next start.
+            let _ = self.disk.remove(&new);
+        })?;
+        self.disk.rename(&new, &name)?;
+        self.disk.sync_dir()?;
+        self.files.add_indexes([generation]);
+        Ok(true)
     }
 
     fn read_entries(&self, generation: u64) -> Result<Vec<(Record, Location)>, JournalError> {

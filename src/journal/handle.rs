@@ -117,6 +117,11 @@ impl JournalHandle {
         Ok(())
     }
 
+    /// Tells the journal that an index file is wanted.
+    pub(crate) fn want_index(&self) {
+        self.inbox.post(Input::IndexWanted);
+    }
+
     /// Asks the journal to write all that waits, take a checkpoint and stop. [`JournalHandle::stopped`] tells when it has.
     pub fn close(&self) {
         self.inbox.post(Input::Close);

@@ -14,6 +14,7 @@ use super::checkpoint::{self, Checkpoint};
 use super::commit::{Committer, Effect as CommitEffect, Group, Layout};
 use super::format::{Location, Position, Record, Salt};
 use super::handle::{Completion, Submission};
+use super::indexing::Indexing;
 use super::recovery::Recovered;
 use super::{ChangeLog, JournalError, Replica};
 use crate::disk::{DiskError, DiskErrorKind};
@@ -40,6 +41,10 @@ pub enum Input {
     Retired(Result<Vec<u32>, DiskError>),
     /// A segment was read for gc: its entries. A damaged one is not copied; its readers are told.
     SegmentRead(u64, Result<Vec<(Record, Location)>, JournalError>),
+    /// Somebody found that an index file is missing.
+    IndexWanted,
+    /// An index file was written, or not; `false`: its segment could not be read.
+    IndexWritten(u64, Result<bool, DiskError>),
     /// Time passed.
     Tick,
 }
@@ -83,6 +88,11 @@ pub enum Effect {
     /// Read the entries of a segment.
     ReadSegment {
         /// Which.
+        generation: u64,
+    },
+    /// Write and sync the index of a segment.
+    WriteIndex {
+        /// Of which.
         generation: u64,
     },
     /// Tell who waits.
@@ -151,6 +161,7 @@ pub struct Kernel<R> {
     changed: bool,
     retiring: bool,
     copying: Copying,
+    indexing: Indexing,
     /// Whether something happened since gc last found nothing to do.
     look_again: bool,
     /// Segments that gc has been through, or cannot read. What is left in them stays there.
@@ -253,6 +264,7 @@ impl<R: Replica> Kernel<R> {
             changed: false,
             retiring: false,
             copying: Copying::Idle,
+            indexing: Indexing::new(),
             look_again: true,
             set_aside: BTreeSet::new(),
             closing: Closing::No,
@@ -279,10 +291,14 @@ impl<R: Replica> Kernel<R> {
         if self.stopped {
             return None;
         }
-        [self.committer.deadline(), self.retry_at]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.committer.deadline(),
+            self.retry_at,
+            self.indexing.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Something happened at `now`, counted from any fixed time.
@@ -341,7 +357,15 @@ impl<R: Replica> Kernel<R> {
                 self.retiring = false;
             }
             Input::SegmentRead(generation, result) => self.segment_read(generation, result),
+            Input::IndexWanted => self.indexing.look(),
+            Input::IndexWritten(generation, result) => {
+                let retry_at = now + self.limits.space_retry;
+                if self.indexing.written(generation, result, retry_at)? {
+                    self.replica.indexed(generation);
+                }
+            }
             Input::Tick => {
+                self.indexing.tick(now);
                 self.committer.tick(now, commits);
                 self.retry_at = self.retry_at.filter(|at| *at > now);
             }
@@ -370,6 +394,7 @@ impl<R: Replica> Kernel<R> {
                 .extend(self.active.replace(group.start.generation));
             self.filled += 1;
             self.look_again = true;
+            self.indexing.look();
             self.replica.apply(record, *at);
         }
         let records = group
@@ -418,19 +443,38 @@ impl<R: Replica> Kernel<R> {
         if !self.opened {
             return;
         }
-        if !self.retiring && !self.leftover.is_empty() {
-            let generations = std::mem::take(&mut self.leftover);
-            let keep = self.limits.free_files.saturating_sub(self.free.len());
-            self.retiring = true;
-            effects.push(Effect::Retire { generations, keep });
+        if self.closing == Closing::No && self.indexing.may_start() {
+            let wanted = self.replica.wants_index();
+            if let Some(generation) = self.indexing.start(&wanted, &self.sealed) {
+                effects.push(Effect::WriteIndex { generation });
+            }
         }
-        let due = self.filled >= self.limits.checkpoint_segments;
+        self.retire(effects);
+        // What has an index is not in the checkpoint: it waits a little for indexes under way.
+        let patience = u32::from(self.indexing.is_busy()) + 1;
+        let due = self.filled >= self.limits.checkpoint_segments.saturating_mul(patience);
         let urgent = self.committer.is_out_of_space() && self.changed;
         if may_try && (due || urgent) {
             self.start_checkpoint(effects);
         }
         self.copy_on(effects);
         self.close_on(effects);
+    }
+
+    /// Frees segments that nothing needs. One whose index is being written has to wait, or the file would stay behind.
+    fn retire(&mut self, effects: &mut Vec<Effect>) {
+        let writing = self.indexing.writing();
+        if self.retiring || self.leftover.iter().all(|held| Some(*held) == writing) {
+            return;
+        }
+        let generations = std::mem::take(&mut self.leftover);
+        let (held, generations) = generations
+            .into_iter()
+            .partition(|held| Some(*held) == writing);
+        self.leftover = held;
+        let keep = self.limits.free_files.saturating_sub(self.free.len());
+        self.retiring = true;
+        effects.push(Effect::Retire { generations, keep });
     }
 
     fn wants_segments(&self) -> bool {
@@ -691,6 +735,7 @@ impl<R: Replica> Kernel<R> {
     fn close_on(&mut self, effects: &mut Vec<Effect>) {
         let busy = self.retiring
             || self.preparing
+            || self.indexing.writing().is_some()
             || !self.leftover.is_empty()
             || matches!(self.copying, Copying::Reading);
         let at_work =

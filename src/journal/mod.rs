@@ -12,13 +12,19 @@ pub mod checkpoint;
 pub mod commit;
 pub mod driver;
 pub mod execute;
+mod files;
 pub mod format;
 mod handle;
+mod indexing;
 pub mod kernel;
 mod open;
 pub mod recovery;
 pub mod segment;
 pub mod superblock;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -26,7 +32,7 @@ use crate::disk::DiskError;
 
 pub use change_log::{ChangeLog, Table};
 pub use driver::{Journal, JournalSettings, ThreadDriver};
-pub use execute::SegmentFiles;
+pub use files::{Places, SegmentFiles};
 pub use format::{Location, Position, Record, Salt};
 pub use handle::{Completion, Inbox, JournalHandle, Submission};
 
@@ -48,11 +54,36 @@ pub trait Replica: Send + 'static {
     /// Generations of segments from which an entry may still be read.
     fn live_segments(&self) -> Vec<u64>;
 
-    /// Whether the copy of an entry is still worth writing: the ledger has it, and at this place.
+    /// Whether the copy of an entry is still worth writing: the ledger has it, and in the segment of this place.
     fn is_live(&self, ledger: u64, entry: u64, at: Location) -> bool;
+
+    /// Segments with an index file, as recovery found them; what is missing may be wanted from now on.
+    fn found_indexes(&mut self, _found: &BTreeSet<u64>) {}
+
+    /// Segments that should get an index file, the one it matters most for first. One that is written to may be among them.
+    fn wants_index(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// The index file of a segment is durable.
+    fn indexed(&mut self, _generation: u64) {}
+
+    /// Who makes index files; `None`: there are none.
+    fn indexer(&self) -> Option<Arc<dyn SegmentIndexer>> {
+        None
+    }
 
     /// The segment that gc should copy forward, if any; `sealed` are those that may be chosen, each of `segment_size` bytes.
     fn worth_copying(&self, sealed: &[u64], segment_size: u64) -> Option<u64>;
+}
+
+/// Makes the content of index files. Called beside the journal, on a segment that nothing is added to any more.
+pub trait SegmentIndexer: Send + Sync + fmt::Debug {
+    /// From what is in memory; `None`: the segment has to be read.
+    fn known_index(&self, generation: u64, salt: Salt) -> Option<Vec<u8>>;
+
+    /// From all entries of the segment, those that verify before those that are damaged.
+    fn index_of_entries(&self, generation: u64, salt: Salt, entries: Places) -> Vec<u8>;
 }
 
 /// Why a journal does not work, or does not work any more.

@@ -10,7 +10,7 @@ use super::execute::{Executor, SegmentFiles, read_whole};
 use super::format::{SEGMENT_HEADER, Salt};
 use super::handle::{Inbox, JournalHandle};
 use super::kernel::{Kernel, SharedChanges};
-use super::recovery::{Listing, Recovered, Recovery, free_file, listing, segment_file};
+use super::recovery::{Listing, Recovered, Recovery, free_file, index_file, listing, segment_file};
 use super::superblock::{self, Superblock};
 use super::{JournalError, Replica};
 use crate::disk::{Disk, DiskError, DiskErrorKind, DiskLock};
@@ -54,7 +54,7 @@ impl<R: Replica> Journal<R> {
                 read_whole(file.as_ref(), length)
             })
             .collect::<Result<_, DiskError>>()?;
-        let files = SegmentFiles::default();
+        let files = SegmentFiles::new(Arc::clone(&disk), &superblock);
         let mut recovery = Recovery::start(superblock.clone(), &checkpoints, &listing, replica)?;
         for generation in &listing.segments {
             read_segment(
@@ -68,6 +68,7 @@ impl<R: Replica> Journal<R> {
         let recovered = recovery.finish(&listing)?;
         rewrite(&recovered, &files)?;
         drop_unfit(disk.as_ref(), &superblock, &mut listing)?;
+        files.add_indexes(listing.indexes.iter().copied());
         let next_free = listing.free.last().map_or(0, |last| last + 1);
         let layout = Layout {
             block: superblock.block,
@@ -77,10 +78,12 @@ impl<R: Replica> Journal<R> {
         let salt = Salt::of(&superblock.uuid);
         let cut = recovered.cut;
         let free = listing.free.iter().copied().collect();
+        let indexer = recovered.replica.indexer();
         let kernel = Kernel::new(recovered, free, layout, salt, settings.limits);
         let inbox = Arc::new(Inbox::default());
         let handle = JournalHandle::new(Arc::clone(&inbox), Committer::submission_max(layout));
-        let executor = Arc::new(Executor::new(disk, superblock, files, next_free));
+        let executor =
+            Arc::new(Executor::new(disk, superblock, files, next_free).with_indexer(indexer));
         Ok(Self {
             kernel,
             executor,
@@ -179,6 +182,11 @@ fn read_segment<R: Replica>(
     if !recovery.needs(generation) {
         return Ok(());
     }
+    if !recovery.wants(generation) {
+        // Each read of it checks what it reads.
+        files.know(generation);
+        return Ok(());
+    }
     let file = disk.open(&segment_file(generation))?;
     let short = |error: DiskError| match error.kind {
         DiskErrorKind::Short => JournalError::Damaged {
@@ -190,15 +198,12 @@ fn read_segment<R: Replica>(
         _ => error.into(),
     };
     let head = read_whole(file.as_ref(), SEGMENT_HEADER).map_err(short)?;
-    if recovery.wants(generation) && recovery.is_interrupted(generation, &head) {
+    if recovery.is_interrupted(generation, &head) {
         recovery.interrupted(generation);
         return Ok(());
     }
-    recovery.header(generation, &head)?;
-    if recovery.wants(generation) {
-        let whole = read_whole(file.as_ref(), superblock.segment_size as usize).map_err(short)?;
-        recovery.segment(generation, whole)?;
-    }
+    let whole = read_whole(file.as_ref(), superblock.segment_size as usize).map_err(short)?;
+    recovery.segment(generation, whole)?;
     files.insert(generation, file);
     Ok(())
 }
@@ -232,5 +237,13 @@ fn drop_unfit(
         disk.remove(&free_file(number))?;
         listing.free.remove(&number);
     }
+    for name in &listing.unfinished {
+        disk.remove(name)?;
+    }
+    // Of segments that became free.
+    for generation in listing.indexes.difference(&listing.segments) {
+        disk.remove(&index_file(*generation))?;
+    }
+    listing.indexes = &listing.indexes & &listing.segments;
     Ok(())
 }

@@ -20,6 +20,10 @@ pub struct Listing {
     pub segments: BTreeSet<u64>,
     /// Numbers of all free files.
     pub free: BTreeSet<u32>,
+    /// Generations of all segments that have an index.
+    pub indexes: BTreeSet<u64>,
+    /// Index files that were not finished.
+    pub unfinished: BTreeSet<String>,
 }
 
 /// Recovery under way.
@@ -88,6 +92,12 @@ pub fn listing(names: &[String]) -> Listing {
             listing.segments.insert(generation);
         } else if let Some(number) = parse_hex(name, "free-", 8) {
             listing.free.extend(u32::try_from(number));
+        } else if let Some(generation) = parse_hex(name, "index-", 16) {
+            listing.indexes.insert(generation);
+        } else if let Some(index) = name.strip_suffix(UNFINISHED)
+            && parse_hex(index, "index-", 16).is_some()
+        {
+            listing.unfinished.insert(name.clone());
         }
     }
     listing
@@ -99,11 +109,26 @@ pub fn segment_file(generation: u64) -> String {
     format!("segment-{generation:016x}")
 }
 
+/// The file of a segment's index.
+#[must_use]
+pub fn index_file(generation: u64) -> String {
+    format!("index-{generation:016x}")
+}
+
+/// The same while it is being written.
+#[must_use]
+pub fn unfinished_index_file(generation: u64) -> String {
+    index_file(generation) + UNFINISHED
+}
+
 /// The file of a free segment.
 #[must_use]
 pub fn free_file(number: u32) -> String {
     format!("free-{number:08x}")
 }
+
+/// What a file is called behind its name until it is complete.
+const UNFINISHED: &str = ".new";
 
 impl<R: Replica> Recovery<R> {
     /// Starts with what the checkpoint files have; those that do not verify do not count.
@@ -282,6 +307,7 @@ impl<R: Replica> Recovery<R> {
         }
         let rewrite = self.unproven();
         self.apply_pending()?;
+        self.replica.found_indexes(&listing.indexes);
         let sealed: BTreeSet<u64> = self.needed.union(&self.with_groups).copied().collect();
         let dead = listing
             .segments

@@ -115,6 +115,71 @@ impl SegmentBytes {
         None
     }
 
+    /// All entries with their places, whatever became of their groups: those whose records verify, and behind them those that are
+    /// damaged, as far as they tell what they were.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(u64, u64, Location)> {
+        let whole = self.bytes.len() as u64;
+        let (mut entries, mut damaged) = (Vec::new(), Vec::new());
+        let mut group = u64::from(self.block);
+        while group < whole {
+            let body = group + GROUP_HEADER as u64;
+            let end = match self.header(group) {
+                Ok(header) => {
+                    let end = body + u64::from(header.body_length);
+                    self.entries_between(body, end, &mut entries, Some(&mut damaged));
+                    end
+                }
+                // Its records tell where they end, as long as they verify.
+                Err(_) => self.entries_between(body, whole, &mut entries, None),
+            };
+            group = in_blocks(end.max(group + 1), self.block);
+        }
+        entries.append(&mut damaged);
+        entries
+    }
+
+    /// Finds entries among records that follow each other; returns the end of the last one that verifies, or 0. It ends before a damaged
+    /// one, unless those are wanted: they still have their length, unless that is what is damaged.
+    fn entries_between(
+        &self,
+        mut at: u64,
+        end: u64,
+        entries: &mut Vec<(u64, u64, Location)>,
+        mut damaged: Option<&mut Vec<(u64, u64, Location)>>,
+    ) -> u64 {
+        let salt = self.salt.for_generation(self.generation);
+        let mut read = 0;
+        while at < end {
+            let rest = self.range(at, end);
+            let location = |length: u32| Location {
+                generation: self.generation,
+                offset: u32::try_from(at).unwrap_or(u32::MAX),
+                length,
+            };
+            if let Ok((record, length)) = Record::decode(salt, &rest) {
+                if let Record::Entry { ledger, entry, .. } | Record::Copied { ledger, entry, .. } =
+                    record
+                {
+                    entries.push((ledger, entry, location(length)));
+                }
+                at += u64::from(length);
+                read = at;
+                continue;
+            }
+            let Some(damaged) = &mut damaged else { break };
+            let length = rest.first_chunk().map(|held| u32::from_be_bytes(*held));
+            let Some(length) = length.filter(|length| *length as usize >= RECORD_HEADER) else {
+                break;
+            };
+            if let Some((ledger, entry)) = entry_of(&rest, length) {
+                damaged.push((ledger, entry, location(length)));
+            }
+            at += u64::from(length);
+        }
+        read
+    }
+
     /// Ledgers that a group which does not verify seems to have had entries of.
     #[must_use]
     pub fn ledgers_at(&self, start: u64) -> Vec<u64> {
@@ -180,6 +245,21 @@ impl SegmentBytes {
         }
         Ok((header, body))
     }
+}
+
+/// Ledger and entry of a record of so many bytes that does not verify.
+fn entry_of(bytes: &Bytes, length: u32) -> Option<(u64, u64)> {
+    const KINDS: [u8; 2] = [2, 3];
+    let length = length as usize;
+    let is_entry = bytes.get(8).is_some_and(|kind| KINDS.contains(kind));
+    if !is_entry || length < ENTRY_HEADER || length > bytes.len() {
+        return None;
+    }
+    let number = |at: usize| {
+        let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
+        Some(u64::from_be_bytes(bytes))
+    };
+    Some((number(RECORD_HEADER)?, number(RECORD_HEADER + 8)?))
 }
 
 #[cfg(test)]
@@ -260,6 +340,39 @@ mod tests {
             Err(Malformed("checksum of a group")),
             "before any of its records is looked at"
         );
+    }
+
+    #[test]
+    fn entries_are_found_between_damaged_groups_and_records() {
+        let found = |bytes: Vec<u8>| -> Vec<u64> {
+            let entries = scanned(bytes, 5).entries();
+            entries.into_iter().map(|(ledger, _, _)| ledger).collect()
+        };
+        let whole = scanned(segment(3), 5);
+        let groups = whole.groups(512, Some(10));
+        let expected: Vec<_> = groups.iter().flat_map(|group| &group.records).collect();
+        let entries = whole.entries();
+        assert_eq!(entries.len(), 3);
+        for ((_, entry, at), (record, location)) in entries.iter().zip(expected) {
+            assert_eq!((entry, at), (&0, location));
+            assert!(matches!(record, Record::Entry { .. }));
+        }
+        let ledgers = found(segment(3));
+        let [one, two, three] = ledgers[..] else {
+            panic!("{ledgers:?}")
+        };
+        for (at, expected) in [
+            (512 + 2, vec![one, two, three]),
+            (1024 + 95, vec![one, three, two]),
+            // What says how long it is, and which kind.
+            (512 + 64, vec![two, three]),
+            (512 + 64 + 8, vec![two, three, one]),
+        ] {
+            let mut bytes = segment(3);
+            bytes[at] ^= 1;
+            assert_eq!(found(bytes), expected, "flipped at {at}");
+        }
+        assert_eq!(found(vec![0xff; 16 << 10]), [0_u64; 0]);
     }
 
     #[test]

@@ -47,6 +47,15 @@ pub enum Change {
     SyncDir,
 }
 
+/// What was read of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reads {
+    /// Calls.
+    pub calls: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
 /// A disk in memory. Clones are the same disk; [`SimDisk::fork`] copies it.
 #[derive(Debug, Clone, Default)]
 pub struct SimDisk {
@@ -71,6 +80,7 @@ struct State {
     read_only: bool,
     capacity: Option<u64>,
     record: Option<Vec<Change>>,
+    reads: BTreeMap<String, Reads>,
     seed: u64,
 }
 
@@ -119,6 +129,11 @@ impl SimDisk {
         self.state.lock().record.clone().unwrap_or_default()
     }
 
+    /// What was read of each file since this was last asked.
+    pub fn take_reads(&self) -> BTreeMap<String, Reads> {
+        std::mem::take(&mut self.state.lock().reads)
+    }
+
     /// How many changing calls were made, failed ones included.
     #[must_use]
     pub fn calls(&self) -> u64 {
@@ -163,6 +178,7 @@ impl SimDisk {
         let mut state = self.state.lock().clone();
         state.locked = false;
         state.record = None;
+        state.reads.clear();
         Self {
             state: Arc::new(Mutex::new(state)),
         }
@@ -588,10 +604,14 @@ impl DiskFile for Handle {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
-        let state = self.disk.state.lock();
+        let name = self.name();
+        let mut state = self.disk.state.lock();
         if state.dead {
             return Err(off(Operation::Read, &self.name));
         }
+        let reads = state.reads.entry(name).or_default();
+        reads.calls += 1;
+        reads.bytes += buffer.len() as u64;
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let content = state
             .files

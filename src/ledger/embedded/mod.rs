@@ -1,4 +1,5 @@
-//! Ledgers and cursors in the journal: its segments are the data, an index in memory says where entries are.
+//! Ledgers and cursors in the journal: its segments are the data, an index says where entries are: runs of entries in memory, each place in
+//! files beside the segments.
 //!
 //! A ledger is written by handing records to the journal; the journal's thread applies them when they are durable (`replica`), and
 //! only then a reader finds them. Cursors are values of the change log.
@@ -6,9 +7,14 @@
 mod cursors;
 pub mod gc;
 pub mod index;
+mod index_files;
 pub mod options;
+pub mod packed_runs;
 mod reads;
 mod replica;
+pub mod segment_index;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,6 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use self::cursors::CursorCell;
+use self::index_files::IndexFiles;
 use self::reads::Fetcher;
 pub use self::reads::Reads;
 pub use self::replica::LedgerReplica;
@@ -95,10 +102,15 @@ impl EmbeddedStore {
             .saturating_sub(ID_EPOCH_SECONDS)
             .saturating_mul(IDS_PER_SECOND);
         let shared = Shared {
-            ledgers,
             journal: journal.handle(),
             changes: journal.changes(),
-            fetcher: Fetcher::new(files, salt, reads),
+            fetcher: Fetcher::new(
+                files.clone(),
+                salt,
+                IndexFiles::new(files, salt, Arc::clone(&ledgers), journal.handle()),
+                reads,
+            ),
+            ledgers,
             cursors: Mutex::default(),
             first_id,
         };
@@ -126,6 +138,12 @@ impl EmbeddedStore {
     #[must_use]
     pub fn journal(&self) -> &JournalHandle {
         &self.shared.journal
+    }
+
+    /// How many index files were found missing or damaged since the start; they are made again.
+    #[must_use]
+    pub fn lost_indexes(&self) -> u64 {
+        self.shared.fetcher.lost_indexes()
     }
 
     fn cell(&self, ledger: LedgerId) -> Result<Arc<LedgerCell>, LedgerError> {

@@ -6,7 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use super::index::Found;
+use super::index_files::IndexFiles;
 use super::replica::LedgerCell;
+use super::segment_index::EntryKey;
+use crate::disk::{DiskError, DiskErrorKind};
 use crate::journal::format::ENTRY_HEADER;
 use crate::journal::recovery::segment_file;
 use crate::journal::{JournalError, Location, Record, Salt, SegmentFiles};
@@ -26,6 +30,7 @@ pub enum Reads {
 pub(super) struct Fetcher {
     files: SegmentFiles,
     salt: Salt,
+    indexes: IndexFiles,
     reads: Reads,
 }
 
@@ -35,6 +40,10 @@ const READS_MAX: usize = 8;
 const GAP_MAX: u32 = 4 << 10;
 /// ... of at most so many bytes.
 const READ_MAX: u32 = 1 << 20;
+/// Places that are looked at together.
+const PLACES: usize = 256;
+/// How often an entry is looked for while gc moves it.
+const ATTEMPTS: u32 = 4;
 
 impl Reads {
     /// On blocking threads, a few at a time.
@@ -45,8 +54,18 @@ impl Reads {
 }
 
 impl Fetcher {
-    pub(super) fn new(files: SegmentFiles, salt: Salt, reads: Reads) -> Self {
-        Self { files, salt, reads }
+    pub(super) fn new(files: SegmentFiles, salt: Salt, indexes: IndexFiles, reads: Reads) -> Self {
+        Self {
+            files,
+            salt,
+            indexes,
+            reads,
+        }
+    }
+
+    /// Index files that were found missing or damaged.
+    pub(super) fn lost_indexes(&self) -> u64 {
+        self.indexes.lost()
     }
 
     /// Entries of the ranges, as many as the budget holds.
@@ -56,21 +75,94 @@ impl Fetcher {
         ranges: &[Range<u64>],
         budget: usize,
     ) -> Result<Vec<Entry>, LedgerError> {
-        let places = places(cell, ranges, budget)?;
         match &self.reads {
-            Reads::Inline => self.fetch(cell, &places),
+            Reads::Inline => self.read_now(cell, ranges, budget),
             Reads::Beside(permits) => {
                 let closed = |_| LedgerError::Journal(JournalError::Closed);
                 let permit = Arc::clone(permits).acquire_owned().await.map_err(closed)?;
-                let (fetcher, cell) = (self.clone(), Arc::clone(cell));
+                let (fetcher, cell, ranges) = (self.clone(), Arc::clone(cell), ranges.to_vec());
                 let read = tokio::task::spawn_blocking(move || {
                     let _permit = permit;
-                    fetcher.fetch(&cell, &places)
+                    fetcher.read_now(&cell, &ranges, budget)
                 });
                 read.await
                     .unwrap_or(Err(LedgerError::Journal(JournalError::Closed)))
             }
         }
+    }
+
+    fn read_now(
+        &self,
+        cell: &LedgerCell,
+        ranges: &[Range<u64>],
+        budget: usize,
+    ) -> Result<Vec<Entry>, LedgerError> {
+        let places = self.places(cell, ranges, budget)?;
+        self.fetch(cell, &places)
+    }
+
+    /// Places of the entries that the budget holds.
+    fn places(
+        &self,
+        cell: &LedgerCell,
+        ranges: &[Range<u64>],
+        budget: usize,
+    ) -> Result<Vec<(u64, Location)>, LedgerError> {
+        let mut places = Vec::new();
+        let mut left = budget;
+        for range in ranges {
+            let mut entry = range.start;
+            while entry < range.end {
+                for at in self.find(cell, entry..range.end)? {
+                    let length = (at.length as usize).saturating_sub(ENTRY_HEADER);
+                    if !places.is_empty() && length > left {
+                        return Ok(places);
+                    }
+                    left = left.saturating_sub(length);
+                    places.push((entry, at));
+                    entry += 1;
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    /// Places of the first entries of a range, at least one.
+    fn find(&self, cell: &LedgerCell, range: Range<u64>) -> Result<Vec<Location>, LedgerError> {
+        let (ledger, entry) = (cell.id, range.start);
+        let key = EntryKey { ledger, entry };
+        let within = |end: u64| usize::try_from(end - entry).unwrap_or(usize::MAX);
+        let mut attempts = 0;
+        loop {
+            let (generation, end) = {
+                let state = cell.state.lock();
+                let found = state.index.find(entry);
+                match found.ok_or(LedgerError::NoEntry { ledger, entry })? {
+                    Found::At(_) => {
+                        let count = within(range.end).min(PLACES);
+                        return Ok(state.index.known(entry).take(count).collect());
+                    }
+                    Found::In { generation, end } => (generation, end.min(range.end)),
+                }
+            };
+            let places = match self.indexes.places(generation, key) {
+                // The segment has become free, unless the entry is still in it.
+                Err(error) if error.kind == DiskErrorKind::Missing => Vec::new(),
+                places => places.map_err(JournalError::from)?,
+            };
+            if !places.is_empty() {
+                let places = places.into_iter().take(within(end));
+                return Ok(places.map(|place| place.in_segment(generation)).collect());
+            }
+            attempts += 1;
+            if attempts == ATTEMPTS || !self.has_moved(cell, entry, generation) {
+                return Err(damaged(key, generation, 0));
+            }
+        }
+    }
+
+    fn has_moved(&self, cell: &LedgerCell, entry: u64, before: u64) -> bool {
+        cell.state.lock().index.generation(entry) != Some(before)
     }
 
     fn fetch(
@@ -86,7 +178,7 @@ impl Fetcher {
             rest = behind;
             let end = run
                 .iter()
-                .map(|(_, at)| at.offset + at.length)
+                .map(|(_, at)| at.offset.saturating_add(at.length))
                 .max()
                 .unwrap_or(first.offset);
             let whole = Location {
@@ -96,10 +188,9 @@ impl Fetcher {
             let bytes = self.bytes(whole);
             for (entry, at) in run {
                 let start = (at.offset - first.offset) as usize;
-                let slice = bytes
-                    .as_ref()
-                    .ok()
-                    .map(|bytes| bytes.slice(start..start + at.length as usize));
+                let range = start..start + at.length as usize;
+                let slice = bytes.as_ref().ok().filter(|bytes| range.end <= bytes.len());
+                let slice = slice.map(|bytes| bytes.slice(range));
                 let payload = slice.and_then(|slice| self.payload(cell.id, *entry, *at, &slice));
                 let payload = match payload {
                     Some(payload) => payload,
@@ -114,29 +205,50 @@ impl Fetcher {
         Ok(entries)
     }
 
-    /// What was read is not the entry: it may have moved meanwhile; if not, it is damaged.
+    /// What was read is not the entry: it may have moved meanwhile, or the index is wrong; if not, it is damaged.
     fn again(&self, cell: &LedgerCell, entry: u64, before: Location) -> Result<Bytes, LedgerError> {
         let ledger = cell.id;
-        let now = cell.state.lock().index.place(entry);
-        let at = now.ok_or(LedgerError::NoEntry { ledger, entry })?;
-        let bytes = self.bytes(at)?;
-        let damaged = LedgerError::Damaged {
-            ledger,
-            entry,
-            file: segment_file(before.generation),
-            offset: u64::from(before.offset),
-        };
-        self.payload(ledger, entry, at, &bytes).ok_or(damaged)
+        let key = EntryKey { ledger, entry };
+        let mut last = before;
+        for _ in 0..ATTEMPTS {
+            let found = cell.state.lock().index.find(entry);
+            let at = match found.ok_or(LedgerError::NoEntry { ledger, entry })? {
+                Found::In { generation, .. } if generation == last.generation => {
+                    let places = match self.indexes.places_again(generation, key) {
+                        Err(error) if error.kind == DiskErrorKind::Missing => Vec::new(),
+                        places => places.map_err(JournalError::from)?,
+                    };
+                    places.first().map(|place| place.in_segment(generation))
+                }
+                Found::At(at) => Some(at),
+                Found::In { .. } => self.find(cell, entry..entry + 1)?.first().copied(),
+            };
+            last = at.unwrap_or(last);
+            let bytes = self.bytes(last)?;
+            if let Some(payload) = self.payload(ledger, entry, last, &bytes) {
+                return Ok(payload);
+            }
+            if !self.has_moved(cell, entry, last.generation) {
+                break;
+            }
+        }
+        Err(damaged(key, last.generation, last.offset))
     }
 
+    /// What is at a place; fewer bytes when there is no such place (any more).
     fn bytes(&self, at: Location) -> Result<Bytes, LedgerError> {
-        let Some(file) = self.files.file(at.generation) else {
-            return Ok(Bytes::new());
+        let read = || -> Result<Bytes, DiskError> {
+            let file = self.files.open(at.generation)?;
+            let mut bytes = vec![0; at.length as usize];
+            file.read_at(u64::from(at.offset), &mut bytes)?;
+            Ok(Bytes::from(bytes))
         };
-        let mut bytes = vec![0; at.length as usize];
-        file.read_at(u64::from(at.offset), &mut bytes)
-            .map_err(JournalError::from)?;
-        Ok(Bytes::from(bytes))
+        match read() {
+            Err(error) if matches!(error.kind, DiskErrorKind::Missing | DiskErrorKind::Short) => {
+                Ok(Bytes::new())
+            }
+            other => Ok(other.map_err(JournalError::from)?),
+        }
     }
 
     /// The payload of a record, if it is this entry's.
@@ -159,29 +271,13 @@ impl Fetcher {
     }
 }
 
-/// Places of the entries that the budget holds.
-fn places(
-    cell: &LedgerCell,
-    ranges: &[Range<u64>],
-    budget: usize,
-) -> Result<Vec<(u64, Location)>, LedgerError> {
-    let state = cell.state.lock();
-    let mut places = Vec::new();
-    let mut left = budget;
-    for entry in ranges.iter().flat_map(Clone::clone) {
-        let missing = LedgerError::NoEntry {
-            ledger: cell.id,
-            entry,
-        };
-        let at = state.index.place(entry).ok_or(missing)?;
-        let length = (at.length as usize).saturating_sub(ENTRY_HEADER);
-        if !places.is_empty() && length > left {
-            break;
-        }
-        left = left.saturating_sub(length);
-        places.push((entry, at));
+fn damaged(key: EntryKey, generation: u64, offset: u32) -> LedgerError {
+    LedgerError::Damaged {
+        ledger: key.ledger,
+        entry: key.entry,
+        file: segment_file(generation),
+        offset: u64::from(offset),
     }
-    Ok(places)
 }
 
 /// How many of the first places are read in one go.
