@@ -130,8 +130,12 @@ fn filter(level: &str) -> Result<EnvFilter, LogError> {
         .chars()
         .filter(|character| *character != ' ')
         .collect();
-    EnvFilter::try_new(tidy).map_err(|_| bad())
+    // The last one for a target counts: whoever names it gets its lines.
+    EnvFilter::try_new(format!("{QUIET},{tidy}")).map_err(|_| bad())
 }
+
+/// The TLS library writes a line for each odd handshake, so strangers could fill the log. What ends a handshake is told by us.
+const QUIET: &str = "rustls=off";
 
 #[cfg(test)]
 mod tests {
@@ -148,6 +152,25 @@ mod tests {
         ] {
             assert!(check_level(level).is_ok(), "{level}");
         }
+    }
+
+    #[test]
+    fn strangers_cannot_make_the_tls_library_write_lines_unless_it_is_asked_to() {
+        let writes = |level: &str| {
+            let subscriber = tracing_subscriber::fmt()
+                .with_env_filter(filter(level).expect("a level"))
+                .finish();
+            tracing::subscriber::with_default(subscriber, || {
+                (
+                    tracing::enabled!(target: "rustls::msgs::handshake", tracing::Level::WARN),
+                    tracing::enabled!(target: "pulsegate::gateway", tracing::Level::WARN),
+                )
+            })
+        };
+        assert_eq!(writes("info"), (false, true));
+        assert_eq!(writes("trace"), (false, true));
+        assert_eq!(writes("info,rustls=warn"), (true, true));
+        assert_eq!(writes("off"), (false, false));
     }
 
     #[test]

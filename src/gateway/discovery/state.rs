@@ -34,6 +34,8 @@ struct Broker {
     web: Vec<String>,
     /// What the last probe or connect said; `None` before the first.
     answers: Option<bool>,
+    /// What probes have told the log.
+    told: Option<bool>,
     /// Probes in a row that were not answered.
     unanswered: u32,
     /// When it is to be probed again; `None` while it is being probed.
@@ -142,7 +144,8 @@ impl BrokerTable {
     ) -> Option<Change> {
         let period = self.probe_period();
         let broker = self.find(address)?;
-        let changed = broker.answers != Some(answered);
+        // Not what was known before: connections find out, too, and do not tell.
+        let changed = broker.told.replace(answered) != Some(answered);
         broker.answers = Some(answered);
         broker.unanswered = if answered {
             0
@@ -251,6 +254,7 @@ impl Broker {
             aliases: BTreeSet::new(),
             web: Vec::new(),
             answers: None,
+            told: None,
             unanswered: 0,
             next_probe: Some(now),
             ejections: 0,
@@ -365,6 +369,20 @@ mod tests {
             Some(Change::Answers)
         );
         assert_eq!(asked(&mut table, SECOND), ["a"]);
+    }
+
+    #[test]
+    fn that_a_broker_is_silent_and_answers_again_is_told_though_connections_find_out_first() {
+        let mut table = table(&["a"]);
+        let probed =
+            |table: &mut BrokerTable, answered| table.probed(&address("a"), answered, SECOND);
+        probed(&mut table, true);
+        table.unreachable(&address("a"), SECOND);
+        assert_eq!(probed(&mut table, false), Some(Change::Silent));
+        assert_eq!(probed(&mut table, false), None);
+        table.succeeded(&address("a"));
+        assert_eq!(probed(&mut table, true), Some(Change::Answers));
+        assert_eq!(probed(&mut table, true), None);
     }
 
     #[test]
